@@ -46,11 +46,18 @@ DEAD_LETTERS: dict[DeadReason, str] = {
 }
 
 CloseReason = Literal[
-    "finished", "frontier_lost", "redisq_failed", "sink_failed", "slots_set_aside"
+    "finished",
+    "frontier_corrupt",
+    "frontier_lost",
+    "redisq_failed",
+    "sink_failed",
+    "slots_set_aside",
 ]
 
 CLOSES: dict[CloseReason, str] = {
     "finished": "The whole frontier is finished, and so all workers end.",
+    "frontier_corrupt": "Something else has overwritten or deleted keys of the frontier: the log "
+    "names the key, or says how many requests are missing.",
     "frontier_lost": "The frontier is gone from Redis, or was begun anew by others. The worker's "
     "pages are not recorded.",
     "redisq_failed": "The worker cannot go on: the log names the error. Its pages go back.",

@@ -9,10 +9,15 @@ from typing import Any
 from scrapy_redisq.commands.display import clean
 from scrapy_redisq.commands.options import add_command, add_name
 from scrapy_redisq.commands.project import Project
+from scrapy_redisq.errors import FrontierCorrupt
 
 TEXT = """\
 Delete a frontier: its queue, leases, dead letters, counters and the URLs it has seen. Refused while
 workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TTL has passed.
+
+With --mend nothing is deleted. Something else has written to a key of the frontier, so workers have
+closed with frontier_corrupt, and none may join. You have deleted that key, or put it in order:
+workers may join again.
 """
 
 
@@ -22,6 +27,9 @@ def add_options(commands: Any) -> None:
     add_name(reset)
     reset.add_argument(
         "--yes", action="store_true", help="do it; without this, only say what would be deleted"
+    )
+    reset.add_argument(
+        "--mend", action="store_true", help="only say that a damaged key is in order again"
     )
 
 
@@ -35,7 +43,16 @@ def run(arguments: Namespace, project: Project) -> int:
         print(f"{name}: there is no such frontier")
         return 0
     with project.server() as server, project.frontier(server, arguments.name) as frontier:
-        status = frontier.status()
+        if arguments.mend:
+            mended = frontier.mend()
+            print(f"{name}: {', '.join(map(clean, mended)) or 'no key'} was marked as damaged")
+            return 0
+        try:
+            status = frontier.status()
+        except FrontierCorrupt:
+            if not arguments.yes:
+                raise
+            status = {"state": "corrupt"}
         left = frontier.shards_left() if status["state"] == "absent" else ()
         if status["state"] == "absent" and not left:
             print(f"{name}: there is no such frontier")

@@ -19,6 +19,7 @@ from scrapy_redisq.control.slot_status import SlotMethods
 from scrapy_redisq.control.urls import WAITS, UrlMethods
 from scrapy_redisq.control.worker_orders import WorkerMethods
 from scrapy_redisq.errors import (
+    FrontierCorrupt,
     FrontierLost,
     RedisqError,
     ServerFull,
@@ -419,14 +420,34 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         What a cluster has left of a run that shard 0 has lost (`ShardLost`) is deleted as it is:
         no worker can go on with that.
         """
-        meta = self._meta(self._status(0))
-        shards = max(number(meta.get("shards", 1)), number(meta.get("config:shards", 1)))
-        if not 1 <= shards <= MOST_SHARDS:  # of another hand
-            shards = MOST_SHARDS
-        numbers = numbers_of_any(self.name, shards, meta.get("config:spread") == "True")
-        if not meta:
-            numbers += self.shards_left()
+        try:
+            meta = self._meta(self._status(0))
+        except FrontierCorrupt:
+            numbers = self._any_shards()
+        else:
+            shards = max(number(meta.get("shards", 1)), number(meta.get("config:shards", 1)))
+            if not 1 <= shards <= MOST_SHARDS:  # of another hand
+                shards = MOST_SHARDS
+            numbers = numbers_of_any(self.name, shards, meta.get("config:spread") == "True")
+            if not meta:
+                numbers += self.shards_left()
         drive(self._run, runs.reset(self.name, numbers, force=force))
+
+    def mend(self) -> list[str]:
+        """Say that keys which were damaged are in order again, so that workers may join; -> those.
+
+        A key that is still of another type stops the workers anew. What it held is lost: when the
+        crawl is over, its workers close with ``frontier_corrupt``, and say how many requests are
+        missing.
+        """
+        mended = [self._run(calls.mend(self.name, shard)) for shard in self._any_shards()]
+        return [key for key in mended if key]
+
+    def _any_shards(self) -> tuple[int, ...]:
+        """The numbers of all shards that there may be."""
+        if not self._server.masters:  # no cluster: one server has them all
+            return (0,)
+        return tuple(numbers_of_any(self.name, MOST_SHARDS, spread=True))
 
     def shards_left(self) -> tuple[int, ...]:
         """The numbers of the shards but 0 that a cluster has under this name: with a shard 0 that

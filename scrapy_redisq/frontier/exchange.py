@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import (
     Delivered,
@@ -17,7 +16,6 @@ from scrapy_redisq.frontier.operations import (
     Operation,
     Reply,
     TurnGrant,
-    foreign_key,
     letter_item,
     parse_lease,
 )
@@ -105,16 +103,11 @@ class Cargo:
 
 
 def read_reply(reply: list[Any], operations: Iterable[Operation]) -> Reply:
-    """What the ``reply`` to an exchange that carried ``operations`` says.
-
-    Raises `FrontierCorrupt` if a foreign key was in the way of the whole exchange.
-    """
+    """What the ``reply`` to an exchange that carried ``operations`` says."""
     status = reply[0].decode()
-    if status == "corrupt":
-        raise FrontierCorrupt(foreign_key(reply[1]))
     if status not in {"ok", "replayed"}:
         return Reply(status)
-    _, packed, in_the_way, *leases = reply
+    _, packed, *leases = reply
     answer = unpack(packed)
     became = answer.pop("outcome")
     for name in ("next_due", "stuck", "post_due"):
@@ -123,7 +116,6 @@ def read_reply(reply: list[Any], operations: Iterable[Operation]) -> Reply:
     answer["turns"] = [TurnGrant(*turn) for turn in answer["turns"]]
     told = Reply(
         status,
-        in_the_way=foreign_key(in_the_way) if in_the_way else "",
         leases=[
             parse_lease(lease_id.decode(), record)
             for lease_id, record in zip(leases[::2], leases[1::2], strict=True)

@@ -14,9 +14,9 @@ import math
 from collections.abc import Coroutine
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from scrapy_redisq.errors import FrontierLost, RedisqError, ScriptFailed
+from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, ScriptFailed
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.frontier.operations import (
@@ -142,7 +142,7 @@ class ExchangeLoop:
         try:
             await coroutine
         except Exception as error:
-            if not isinstance(error, FrontierLost):
+            if not isinstance(error, (FrontierLost, FrontierCorrupt)):
                 logger.exception("The exchange with Redis failed in an unexpected way")
             if not self._is_lost:
                 self._is_lost = True
@@ -287,7 +287,9 @@ class ExchangeLoop:
             self.complete = complete
             if complete and not self._said_complete:
                 self._said_complete = True
-                self.worker.completed()
+                missing = sum(reply.created - reply.finished for reply in replies)
+                self._missing = max(0, missing)
+                self.worker.completed(self._missing)
 
     async def _make_certain(self) -> None:
         """Make sure that it was the server that counts which has said so, and ask all shards once
@@ -312,34 +314,13 @@ class ExchangeLoop:
         )
 
     async def _is_complete(self, replies: list[Reply]) -> bool:
-        missing = sum(reply.created - reply.finished for reply in replies)
         try:
-            if missing > 0 and missing != self._missing and await self._find(missing):
-                return False
             return len(replies) == 1 or await self.run_session.is_complete()
         except TROUBLE:  # of another shard, which is looked after by a task of its own
             return False
         except ScriptFailed as error:
             self.warnings.warn("corrupt", "%s", error)
             return False
-
-    async def _find(self, missing: int) -> bool:
-        """Nothing is left although requests are missing; -> whether some were found."""
-        found = 0
-        with contextlib.suppress(ResponseError):  # the user may not SCAN
-            found = sum(
-                [await self.run_session.recover(shard) for shard in self.run_session.sessions]
-            )
-        if found:
-            logger.warning("Keys of the frontier were deleted; what they kept from sight goes on")
-            return True
-        self._missing = missing
-        logger.warning(
-            "%d requests are missing: something else than scrapy-redisq has deleted keys of the "
-            "frontier or changed its counts. Nothing else is left",
-            missing,
-        )
-        return False
 
     # Helpers in the background
 
@@ -406,7 +387,9 @@ class ExchangeLoop:
                     sent = had_nothing_left and not self.waiting() and all_answered
                     if not sent:
                         await asyncio.sleep(RUNNING_LOW)
-                return await self.run_session.leave(complete=self.complete)
+                return await self.run_session.leave(
+                    complete=self.complete, missing=self._missing > 0
+                )
             except TROUBLE as error:
                 self.warnings.warn("away", "Redis is away while closing: %s", error)
                 await asyncio.sleep(pause)

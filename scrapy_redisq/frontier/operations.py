@@ -275,8 +275,6 @@ class Reply:
     """Seconds for which all that is left has been in slots that are set aside; None: it is not."""
     post_due: int | None = None
     """Milliseconds until somebody should take the oldest post; None if there is none."""
-    in_the_way: str = ""
-    """A key that is not of its type, so that some requests wait until it is deleted."""
     turns: list[TurnGrant] = field(default_factory=list)
     """What this worker may do with slots that have limits."""
     told: str = ""
@@ -313,14 +311,6 @@ def result_item(result: DownloadResult) -> tuple[str, int, int, int, int, int, i
         0 if result.failed is None else 1 if result.failed else -1,
         random.randrange(1001),
         us(result.latency),
-    )
-
-
-def foreign_key(key: bytes) -> str:
-    """What a person is told of a key that something else has written."""
-    return (
-        f"key {key.decode(errors='backslashreplace')} is not of the type it must be: something "
-        f"else than scrapy-redisq wrote it; delete it and the crawl goes on"
     )
 
 

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import redis.asyncio
 
@@ -162,13 +162,14 @@ class RunSession:
         if self.sessions[0] in sessions:
             self._told_of.clear()
 
-    async def leave(self, *, complete: bool) -> bool:
+    async def leave(self, *, complete: bool, missing: bool = False) -> bool:
         """Give back what is held and go; -> True if the run is complete by that.
 
         ``complete``: as far as this worker knows, everything is finished on all shards.
+        ``missing``: or is gone, so that it ends also a run that is kept open.
         """
         await self._give_back(self.sessions[::-1])
-        if not complete or self.terms.run.keep_alive:
+        if not complete or (self.terms.run.keep_alive and not missing):
             return False
         return await self.do(runs.conclude(self.terms.name, self.joined.run))
 
@@ -323,27 +324,6 @@ class RunSession:
         if reclaimed or dead:
             logger.info("Took over %d requests of a dead worker, gave up %d", reclaimed, dead)
         return reclaimed + dead
-
-    async def recover(self, session: ShardSession) -> int:
-        """Look for requests that nobody would find, because somebody has deleted a key.
-
-        Goes through all keys of the server, a thousand at a time; -> how many queues and workers
-        with leases were found.
-        """
-        found = 0
-        prefix = calls.prefix(session.name, session.shard)
-        pattern = calls.queues_and_leases(session.name, session.shard)
-        cursor: int | None = None
-        while cursor != 0:
-            page: Any = await self.client.scan(cursor or 0, match=pattern, count=1_000)
-            cursor, keys = page
-            rests = [key.decode(errors="replace")[len(prefix) :] for key in keys]
-            queues = [queue for rest in rests if (queue := calls.parse_queue_key(rest))]
-            workers = [worker for rest in rests if (worker := calls.parse_leases_key(rest))]
-            if queues or workers:
-                call = calls.recover(session.name, session.shard, queues, workers)
-                found += await self.run(call)
-        return found
 
     async def is_complete(self) -> bool:
         """Whether everything is finished on all shards."""

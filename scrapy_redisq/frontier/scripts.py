@@ -70,8 +70,13 @@ def includes_of(text: str) -> list[str]:
     return found[1].replace("\n--", " ").split() if found else []
 
 
+WRITES = re.compile(r"^-- Retry ", re.M)
+"""In the head of a script that writes."""
+
+
 def source(file: str, backend: str = "") -> str:
-    """The text of a file of ``lua/``, behind those that its head includes, each of them once.
+    """The text of a file of ``lua/``, behind those that its head includes, each of them once, and
+    inside of what ``shared/guard.lua`` puts around each script.
 
     They are named by their paths, ``shared/keys``. Of ``NAME=FILE`` a function NAME() is made that
     returns what the file does, so that it costs nothing where nobody calls it. In a path
@@ -89,8 +94,11 @@ def source(file: str, backend: str = "") -> str:
             add(needed)
         texts[included] = f"local function {function}()\n{text}end\n" if function else text
 
+    guard = (folder / "shared/guard.lua").read_text("utf-8")
+    texts["shared/guard"] = f"{guard}\nlocal function script()"
     add(file)
-    return "\n".join(texts.values())
+    writes = "true" if WRITES.search(texts[file]) else "false"
+    return "\n".join([*texts.values(), "end", f"return guarded(script, {writes})\n"])
 
 
 @functools.cache
@@ -145,13 +153,26 @@ class Call(Generic[T]):
 # What Redis says when it takes no commands now. redis-py has classes for some errors and keeps the
 # word in the others; Redis 6 puts words of its own in front of what was said inside a script.
 _FULL = re.compile(r"\bOOM\b")
+_CORRUPT = re.compile(r"\bCORRUPT (.*)", re.S)
 _BUSY = re.compile(
     r"(^|[-: ])(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|MISCONF) "
 )
 
 
+def damaged(key: str, kind: str = "") -> str:
+    """What a person is told of a key that something else has written. ``kind``: what it is now."""
+    what = f"is a {kind}" if kind else "is not what it must be"
+    return (
+        f"key {key} {what}: something else than scrapy-redisq wrote it. Nobody goes on with this "
+        f"crawl before the frontier is deleted (scrapy redisq reset), or the key is, and scrapy "
+        f"redisq reset --mend has been said: then what the key held is lost"
+    )
+
+
 def _translate(error: ResponseError, call: Call[Any]) -> Exception:
     text = str(error)
+    if found := _CORRUPT.search(text):
+        return FrontierCorrupt(damaged(found[1]))
     if isinstance(error, OutOfMemoryError) or _FULL.search(text):
         return ServerFull("Redis is at its maxmemory and takes no new requests")
     if isinstance(error, (ReadOnlyError, AskError, ClusterError, TryAgainError)) or _BUSY.search(
@@ -175,8 +196,6 @@ class AsyncClient(Protocol):
     def evalsha(self, sha: str, numkeys: int, /, *keys_and_args: Any) -> Awaitable[Any]: ...
 
     def eval(self, script: str, numkeys: int, /, *keys_and_args: Any) -> Awaitable[Any]: ...
-
-    def scan(self, cursor: int, *, match: str, count: int) -> Awaitable[Any]: ...
 
     def pubsub(self, *, ignore_subscribe_messages: bool) -> Any: ...
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from scrapy_redisq.errors import (
-    FrontierCorrupt,
     FrontierLost,
     RedisqError,
     ScriptFailed,
@@ -153,8 +152,6 @@ class ShardLoop:
                 self._failing_since = self._failing_since or time.monotonic()
                 if time.monotonic() - self._failing_since > FAILING:
                     raise
-            except FrontierCorrupt as error:
-                warn("corrupt", "%s", error)
             except Uncertain as error:
                 warn("uncertain", "Nothing is left to do, but this worker waits: %s", error)
             except TROUBLE as error:
@@ -281,8 +278,6 @@ class ShardLoop:
                 await asyncio.sleep(reopen_pause)
                 reopen_pause = REOPEN_PAUSE
         self._trips.took(time.monotonic() - sent_at)
-        if reply.in_the_way:
-            every.warnings.warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
         if reply.status in {"ok", "replayed"}:
             every.worker.received(session, reply, told, sent_at)
             return reply

@@ -78,8 +78,9 @@ class Worker(Protocol):
     def rejoined(self) -> None:
         """It goes on as a new worker; its claims are void, too, and those that waited are gone."""
 
-    def completed(self) -> None:
-        """The whole frontier is finished."""
+    def completed(self, missing: int) -> None:
+        """The whole frontier is finished. So many requests are ``missing``: they were created, and
+        have neither been finished nor are they anywhere."""
 
     def lost(self, error: Exception) -> None:
         """It cannot go on: close without saying that the crawl is finished."""

@@ -26,7 +26,13 @@ from scrapy.http import Request
 from scrapy.utils.misc import load_object
 
 from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.errors import ForeignEntry, FrontierLost, Undecodable
+from scrapy_redisq.errors import (
+    ForeignEntry,
+    FrontierCorrupt,
+    FrontierLost,
+    ScriptFailed,
+    Undecodable,
+)
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Finish, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
@@ -438,7 +444,14 @@ class Worker:
         )
         self.engine.close_spider("slots_set_aside")
 
-    def completed(self) -> None:
+    def completed(self, missing: int) -> None:
+        if missing:
+            logger.error(
+                "Closing (frontier_corrupt): nothing is left to do, and %d requests are missing: "
+                "something else than scrapy-redisq has deleted or changed keys of the frontier",
+                missing,
+            )
+            self.engine.close_spider("frontier_corrupt")
         self.engine.wake()
 
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
@@ -456,8 +469,11 @@ class Worker:
 
     def lost(self, error: Exception) -> None:
         self.is_lost = True
-        is_gone = isinstance(error, FrontierLost)
-        reason: CloseReason = "frontier_lost" if is_gone else "redisq_failed"
+        reason: CloseReason = "redisq_failed"
+        if isinstance(error, FrontierLost):
+            reason = "frontier_lost"
+        elif isinstance(error, FrontierCorrupt) and not isinstance(error, ScriptFailed):
+            reason = "frontier_corrupt"
         logger.error("Closing (%s): %s", reason, error)
         self.engine.close_spider(reason)
 

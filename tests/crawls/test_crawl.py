@@ -530,6 +530,28 @@ class TestPages:
         assert nothing_left(redis_server, "ordered")["dead"] == 0
 
 
+def test_a_damaged_key(crawl: Run, redis_server: RedisServer, redisq: Redisq) -> None:
+    """All workers close, and nobody joins before a person has put the key in order. What it held is
+    missing at the end, which is no `finished` (F52)."""
+    with Site(linked_pages(60, delay=0.1)) as site, redis_server.client() as client:
+        few = {"REDISQ_LEASE_TTL": 2, "CONCURRENT_REQUESTS": 2, "REDISQ_MAX_LEASES": 2}
+        workers = crawl.fleet(2, "follow", site, few)
+        queue: bytes = wait_until(lambda: next(client.scan_iter("*:queue:*"), b""), 20, "a queue")
+        client.set(queue, "mine")
+        for worker in workers:
+            assert worker.wait().reason == "frontier_corrupt"
+            assert queue.decode() in worker.log
+        refused = crawl("follow", site).wait()
+        assert f"The crawl cannot start: key {queue.decode()}" in refused.log
+        client.delete(queue)
+        assert queue.decode() in redisq("reset", "follow", "--mend").out
+        last = crawl("follow", site).wait()
+        assert last.reason == "frontier_corrupt"
+        assert "requests are missing" in last.log
+        assert "The run is complete" in last.log
+        assert crawl("follow", site).wait().reason == "finished"
+
+
 def test_other_arguments_are_another_crawl(
     crawl: Run, redis_server: RedisServer, redisq: Redisq
 ) -> None:

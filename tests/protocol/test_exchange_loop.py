@@ -84,7 +84,7 @@ class Puppet:
     def rejoined(self) -> None:
         self.heard.append("rejoined")
 
-    def completed(self) -> None:
+    def completed(self, missing: int) -> None:
         self.is_complete = True
         self.completions += 1
 

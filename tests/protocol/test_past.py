@@ -14,7 +14,7 @@ import redis
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier, Pushed
-from scrapy_redisq.errors import ScriptFailed
+from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.frontier.scripts import Call, execute
@@ -206,7 +206,7 @@ def test_history(client: redis.Redis, frontier: Frontier) -> None:
     assert frontier.history() == []
     client.set(key("history"), "foreign")
     fetch("h")
-    with pytest.raises(ScriptFailed, match="history"):
+    with pytest.raises(FrontierCorrupt, match="history"):
         frontier.history()
 
 
@@ -256,7 +256,7 @@ def test_actions(client: redis.Redis, frontier: Frontier) -> None:
     client.delete(key("actions"))
     client.set(key("actions"), "foreign")
     frontier.pause("a.example")
-    with pytest.raises(ScriptFailed, match="actions"):
+    with pytest.raises(FrontierCorrupt, match="actions"):
         frontier.actions()
     frontier.reset(force=True)
     assert client.keys("*") == []
@@ -314,7 +314,7 @@ def test_foreign_keys_stop_nobody(client: redis.Redis, frontier: Frontier) -> No
     worker.exchange_all()
     assert worker.leave()
     for look in (frontier.series, frontier.marks):
-        with pytest.raises(ScriptFailed, match=r"series:10|marks"):
+        with pytest.raises(FrontierCorrupt, match=r"series:10|marks"):
             look()
     client.delete(key("series:10"), key("marks"))
     for name in ("series:10", "marks"):

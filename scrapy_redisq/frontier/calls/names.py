@@ -39,11 +39,6 @@ def keys_of(name: str) -> str:
     return f"redisq:{{{_escaped(name)}:*"
 
 
-def queues_and_leases(name: str, shard: int) -> str:
-    """Pattern of the keys of a shard that keep requests, and of few others."""
-    return _escaped(prefix(name, shard)) + "[ql]*"
-
-
 def _escaped(text: str) -> str:
     return re.sub(r"([*?\[\]\\^])", r"\\\1", text)
 
@@ -51,19 +46,6 @@ def _escaped(text: str) -> str:
 def seen_alone(name: str) -> str:
     """What the keys of a dupefilter without a frontier begin with; its backend's name follows."""
     return prefix(name, 0) + "seen:alone:"
-
-
-def parse_leases_key(rest: str) -> str | None:
-    """The worker of a key of leases without prefix; None if it is no such key."""
-    return rest.removeprefix("leases:") if rest.startswith("leases:") else None
-
-
-def parse_queue_key(rest: str) -> tuple[str, str] | None:
-    """(slot, priority) of a queue's key without prefix; None if it is no queue's."""
-    slot, _, priority = rest.removeprefix("queue:").rpartition(":")
-    if rest.startswith("queue:") and re.fullmatch(r"-?[0-9]{1,16}", priority):
-        return slot, priority
-    return None
 
 
 def pairs(flat: Iterable[Any]) -> dict[str, str]:

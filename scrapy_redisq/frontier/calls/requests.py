@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.calls.names import meta_key
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
 from scrapy_redisq.frontier.seen import exact_member
@@ -67,8 +66,6 @@ def push(
 
     def decode(reply: Any) -> str:
         answer = unpack(reply)
-        if answer["status"] == "corrupt":
-            raise FrontierCorrupt(f"key {answer['key']} is not of the type it must be")
         if answer["status"] == "sealed":
             return "sealed"
         return str(answer.get("outcome", ""))

@@ -24,7 +24,7 @@ from scrapy_redisq.frontier.config import (
     shown_arguments,
 )
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
-from scrapy_redisq.frontier.scripts import Call, load, unpack
+from scrapy_redisq.frontier.scripts import Call, damaged, load, unpack
 
 
 @dataclass(frozen=True)
@@ -257,10 +257,7 @@ def join(
                     f"another REDISQ_FRONTIER"
                 )
             case _:
-                raise FrontierCorrupt(
-                    f"key {answer['key']} is a {answer['kind']}: something else than "
-                    f"scrapy-redisq wrote it; delete it or use another REDISQ_FRONTIER"
-                )
+                raise FrontierCorrupt(damaged(answer["key"], answer["kind"]))
 
     data = {
         "format": FORMAT,
@@ -375,14 +372,6 @@ def reap(
     return Call.of(load("run/reap"), meta_key(name, shard), data, tuple)
 
 
-def recover(
-    name: str, shard: int, queues: Sequence[tuple[str, str]], workers: Sequence[str]
-) -> Call[int]:
-    """-> how many of these queues (slot, priority) and workers had been cut off."""
-    data = {"queues": queues, "workers": workers}
-    return Call.of(load("run/recover"), meta_key(name, shard), data, int)
-
-
 def fill(name: str, shard: int) -> Call[Fill]:
     """-> how full the shard and its server are."""
     return Call.of(load("run/fill"), meta_key(name, shard), {}, lambda reply: Fill(*reply))
@@ -409,4 +398,11 @@ def clear(
         meta_key(name, shard),
         data,
         lambda reply: (reply[0].decode(), int(reply[1])),
+    )
+
+
+def mend(name: str, shard: int) -> Call[str]:
+    """Take away the mark of a key that was damaged; -> that key, "" if there is none."""
+    return Call.of(
+        load("run/mend"), meta_key(name, shard), {}, lambda key: key.decode(errors="replace")
     )

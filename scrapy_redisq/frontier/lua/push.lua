@@ -2,29 +2,17 @@
 --
 -- Input    run, queues, enqueue, seen (parameters of the dupefilter, see shared/seen/)
 -- Reply    msgpack map: status "ok" with `outcome` of each ('1' new, '0' duplicate), "lost" if
---          the run has ended, "sealed" if the shard must be opened first (see run/open.lua),
---          "corrupt" with `key` if another key is in the way: nothing was added
+--          the run has ended, "sealed" if the shard must be opened first (see run/open.lua)
 -- Cost     O(requests)
 -- Retry    safe: what was added is found to be a duplicate
--- Include  shared/keys shared/foreign shared/counts shared/queues shared/workers shared/identities
---          shared/enqueue dupefilter=shared/seen/BACKEND
+-- Include  shared/guard shared/keys shared/counts shared/queues shared/workers shared/enqueue
+--          shared/texts dupefilter=shared/seen/BACKEND
 
-local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state', 'sealed')
-if meta[1] ~= input.run or meta[4] ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
-if meta[5] then return cmsgpack.pack({status = 'sealed'}) end
-local keys = {} -- a person is told at once, a worker need not wait
-for _, queue in ipairs(input.queues) do
-  for _, word in ipairs({'LLEN', queue_of(queue[1], queue[2]), 'ZCARD', levels_of(queue[1])}) do
-    keys[#keys + 1] = word
-  end
-end
-local foreign = foreign_key(keys)
-if foreign then return cmsgpack.pack({status = 'corrupt', key = foreign}) end
-local seen = dupefilter()
-local added_all, outcome = pcall(enqueue, seen.add, meta[1], meta[3], meta[2])
-if not added_all then
-  return cmsgpack.pack({status = 'corrupt', key = key_at_fault(seen.undo, outcome)})
-end
+local meta = fields_of(META, 'run', 'order', 'generation', 'state', 'sealed', 'corrupt')
+if meta.run ~= input.run or meta.state ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
+if meta.corrupt then corrupt(meta.corrupt) end
+if meta.sealed then return cmsgpack.pack({status = 'sealed'}) end
+local outcome = enqueue(dupefilter().add, meta)
 local counts = flush_counts()
 if added > 0 then wake(counts) end
 return cmsgpack.pack({status = 'ok', outcome = outcome})

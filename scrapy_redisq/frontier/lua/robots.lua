@@ -9,16 +9,13 @@
 --            lost    the run is not this one
 -- Cost     O(log hosts + size of the text)
 -- Retry    safe; an answer "fetch" that is lost costs the host LOCK
--- Error    another key is in the place of one of these; nothing was changed
 -- Memory   at maxmemory a text is refused whole, but in the place of some that have expired: then
 --          the first write removes
--- Include  shared/keys shared/clock shared/foreign
+-- Include  shared/keys shared/clock
 
 -- Microseconds: longer than a worker takes for a robots.txt.
 local LOCK = 30000000
 
-local foreign = foreign_of({'HLEN', META, 'HLEN', ROBOTS, 'ZCARD', ROBOTS_UNTIL})
-if foreign then return foreign_error(foreign) end
 if redis.call('HGET', META, 'run') ~= input.run then return {'lost', '', 0} end
 local host = input.host
 local stored = redis.call('HGET', ROBOTS, host) or ''

@@ -5,10 +5,8 @@
 -- Reply    {number of the last, id, letter, id, letter...}; a letter is 4 bytes length of header,
 --          header, entry (false: there is none); not all of them if they have more than about 4 MB
 -- Cost     O(letters read); reads only
--- Include  shared/keys shared/bounds shared/foreign
+-- Include  shared/keys shared/bounds
 
-local foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
-if foreign then return foreign_error(foreign) end
 local ids = input.ids
 if not ids then
   local first = 0

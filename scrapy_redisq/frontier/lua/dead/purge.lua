@@ -4,10 +4,8 @@
 -- Reply    {1 if it was deleted, 0 if it is not there, or another one under its id...}
 -- Cost     O(bytes of the letters)
 -- Retry    safe
--- Include  shared/keys shared/foreign
+-- Include  shared/keys
 
-local foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
-if foreign then return foreign_error(foreign) end
 local answer = {}
 for i, item in ipairs(input.letters) do
   local letter = redis.call('HGET', LETTERS, item[1])

@@ -5,9 +5,7 @@
 -- Reply    {how many were requeued}; {-1} if the shard must be opened first, see run/open.lua
 -- Cost     O(bytes of the letters)
 -- Retry    safe: an id is requeued once
--- Error    another key is in the place of one that all slots share; nothing was requeued
--- Include  shared/keys shared/texts shared/foreign shared/counts shared/records shared/queues
---          shared/workers
+-- Include  shared/keys shared/texts shared/counts shared/records shared/queues shared/workers
 
 -- -> slot, priority (as text), entry, header of a dead letter; nil if it is none
 local function parse_letter(letter)
@@ -21,8 +19,6 @@ local function parse_letter(letter)
   end
 end
 
-local foreign = foreign_key()
-if foreign then return foreign_error(foreign) end
 local meta = redis.call('HMGET', META, 'state', 'sealed', 'run')
 if not meta[3] then return {0} end
 if meta[2] then return {-1} end

@@ -3,9 +3,6 @@
 -- Input    (nothing)
 -- Reply    msgpack arrays, as they are stored
 -- Cost     O(actions), at most 1,000; reads only
--- Error    another key is in the place of the list
--- Include  shared/keys shared/foreign
+-- Include  shared/keys
 
-local foreign = foreign_of({'LLEN', past_key('actions')})
-if foreign then return foreign_error(foreign) end
 return redis.call('LRANGE', past_key('actions'), 0, -1)

@@ -3,12 +3,9 @@
 -- Input    ids {id...} (false: the newest ones), skip, most (these two: of the newest)
 -- Reply    {id, us since 1970 when it ended, record...}; those that are not there are left out
 -- Cost     O(records); reads only
--- Error    another key is in the place of the history
--- Include  shared/keys shared/foreign
+-- Include  shared/keys
 
 local times, all = past_key('history'), past_key('histories')
-local foreign = foreign_of({'ZCARD', times, 'HLEN', all})
-if foreign then return foreign_error(foreign) end
 local reply = {}
 for _, id in ipairs(input.ids
     or redis.call('ZREVRANGE', times, input.skip, input.skip + input.most - 1)) do

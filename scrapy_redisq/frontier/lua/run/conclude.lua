@@ -13,14 +13,12 @@
 -- Cost     O(workers), none of which is alive
 -- Retry    safe
 -- Memory   the first write removes, so that a run can end at maxmemory
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/counts shared/workers
---          shared/run_state shared/slots/tokens shared/marks sampler=shared/sample
+-- Include  shared/keys shared/texts shared/clock shared/counts shared/workers shared/run_state
+--          shared/slots/tokens shared/marks sampler=shared/sample
 
-local in_the_way = foreign_key()
-if in_the_way then return foreign_error(in_the_way) end
 local meta = meta_of_run()
 local unfinished = {'unfinished', meta.run or '', 0, 0, ''}
-if meta.state ~= 'open' or (input.run ~= '' and meta.run ~= input.run)
+if meta.state ~= 'open' or meta.corrupt or (input.run ~= '' and meta.run ~= input.run)
     or (input.producer and meta.keep_alive) then
   return unfinished
 end
@@ -37,7 +35,7 @@ end
 
 local longest, ttls = 0, {}
 for i = 1, #workers, 2 do
-  ttls[i] = number_of(redis.pcall('HMGET', worker_key(workers[i]), 'ttl')[1])
+  ttls[i] = number_of(redis.call('HGET', worker_key(workers[i]), 'ttl'))
   longest = math.max(longest, ttls[i])
 end
 redis.call('HDEL', META, 'stuck')

@@ -6,8 +6,7 @@
 -- Cost     O(1); reads only
 -- Include  shared/keys shared/texts
 
-local counts = redis.pcall('HMGET', COUNTS, 'created', 'finished')
-if counts.err then counts = {} end
+local counts = redis.call('HMGET', COUNTS, 'created', 'finished')
 local info = redis.pcall('INFO', 'memory') -- the user may not ask for it
 local function told(name)
   return type(info) == 'string' and tonumber(string.match(info, name .. ':(%d+)')) or 0

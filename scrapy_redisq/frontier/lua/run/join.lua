@@ -33,7 +33,8 @@
 --            shard_lost this shard had begun the run to follow, and does not know it
 --            format     the frontier has another format (`format`)
 --            differs    `differences` {name = {stored, given}}
---            foreign    `key` is not of the type it must be
+--            foreign    `key` is not of the type it must be, but of `kind`; or it was ('', see
+--                       shared/guard.lua)
 -- Effect   without live workers, slots that were set aside are tried again
 -- Cost     O(limits); with other limits than before about 1,000 slots are looked at
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
@@ -51,12 +52,13 @@ for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [D
     [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [PAUSED] = 'zset',
     [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list',
     [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset', [ENDED] = 'zset',
-    [POST] = 'zset', [POSTED] = 'hash'}) do
+    [POST] = 'zset', [POSTED] = 'hash', [LIMITS] = 'hash'}) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
 end
 
 local meta, intent = meta_of_run(), input.intent
+if meta.corrupt then return reply('foreign', {key = meta.corrupt, kind = ''}) end
 if meta.format and tonumber(meta.format) ~= input.format then
   return reply('format', {format = tonumber(meta.format)})
 end
@@ -251,7 +253,7 @@ for name, kind in pairs({release = 'release', settings = 'configuration'}) do
 end
 
 local function are_there(limits)
-  local found, n = redis.pcall('HGETALL', LIMITS), 0
+  local found, n = redis.call('HGETALL', LIMITS), 0
   for i = 1, #found, 2 do
     if limits[found[i]] ~= found[i + 1] then return false end
   end

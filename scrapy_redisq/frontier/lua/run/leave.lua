@@ -4,12 +4,9 @@
 -- Reply    leases left; to be called again while there are some
 -- Cost     at most 100 leases a call, or about 4 MB of them
 -- Retry    safe
--- Error    another key is in the place of one that all slots share; nothing was given back
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/counts shared/queues
---          shared/workers shared/leases shared/finished shared/slots/tokens
+-- Include  shared/keys shared/texts shared/clock shared/counts shared/queues shared/workers
+--          shared/leases shared/finished shared/slots/tokens
 
-local in_the_way = foreign_key()
-if in_the_way then return foreign_error(in_the_way) end
 if redis.call('HGET', META, 'run') ~= input.run then return 0 end
 give_back_leases(input.worker, input.dead_max)
 local left = leases_held(input.worker)

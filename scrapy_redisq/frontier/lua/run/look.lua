@@ -6,11 +6,8 @@
 -- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been
 --          to do, when its run began (us by shard 0's clock; 0: it has none)}
 -- Cost     O(workers)
--- Error    another key is in the place of one that all slots share
--- Include  shared/keys shared/texts shared/foreign shared/finished
+-- Include  shared/keys shared/texts shared/finished
 
-local foreign = foreign_key()
-if foreign then return foreign_error(foreign) end
 local counts = redis.call('HMGET', COUNTS, 'created', 'requeued')
 local known, idle = worker_key(input.worker), all_finished()
 if input.mark ~= '' and idle then

@@ -5,13 +5,9 @@
 --          last second, or Redis was away so that nobody could give a sign of life
 -- Cost     at most 100 leases a call, or about 4 MB of them
 -- Retry    safe
--- Error    another key is in the place of one that all slots share, or of a worker's leases, which
---          are gone then; what other workers held was taken
--- Include  shared/keys shared/bounds shared/clock shared/foreign shared/counts shared/records
---          shared/queues shared/dead shared/workers shared/slots/tokens
+-- Include  shared/keys shared/bounds shared/clock shared/counts shared/records shared/queues
+--          shared/dead shared/workers shared/slots/tokens
 
-local in_the_way = foreign_key()
-if in_the_way then return foreign_error(in_the_way) end
 local meta = redis.call('HMGET', META, 'run', 'sign', 'patient')
 if meta[1] ~= input.run then return {0, 0, 0} end
 local left_of_it = redis.call('PTTL', REAPED) -- longer if the clock has gone back
@@ -20,16 +16,12 @@ redis.call('DEL', REAPED) -- a first write that removes: reaping goes on at maxm
 if ms_until_dead(meta[2], meta[3]) > 0 then return {0, 0, 0} end
 redis.call('SET', REAPED, 1, 'PX', 1000)
 
-local reclaimed, dead, left, bytes, foreign = 0, 0, 0, 0, nil
+local reclaimed, dead, left, bytes = 0, 0, 0, 0
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 10)) do
   -- Fenced: should the worker come back, it is told to join again under a new id.
   fence(worker)
   local key, back = leases_of(worker), {}
-  local ids = lease_ids(worker)
-  if not ids then
-    foreign, ids = key, {}
-  end
-  for _, id in ipairs(ids) do
+  for _, id in ipairs(lease_ids(worker)) do
     if reclaimed + dead >= 100 or bytes >= MOST_BYTES then break end
     local record = redis.call('HGET', key, id)
     local slot, priority, entry = parse_record(record)
@@ -68,5 +60,4 @@ end
 count('reclaimed', reclaimed)
 local counts = flush_counts()
 if added > 0 or dead > 0 then wake(counts) end
-if foreign then return foreign_error(foreign) end
 return {reclaimed, dead, left}

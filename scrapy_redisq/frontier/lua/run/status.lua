@@ -5,15 +5,13 @@
 --          (posts), workers {{id, deadline, leased, {field, value...}}}, now; {} if there is no
 --          frontier
 -- Cost     O(workers); reads only
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/workers
+-- Include  shared/keys shared/texts shared/clock shared/workers
 
-local foreign = foreign_key({'ZCARD', ASIDE, 'ZCARD', PAUSED, 'ZCARD', POST})
-if foreign then return foreign_error(foreign) end
 local meta = redis.call('HGETALL', META)
 if #meta == 0 then return cmsgpack.pack({}) end
 local workers, members = {}, redis.call('ZRANGE', WORKERS, 0, 999, 'WITHSCORES')
 for i = 1, #members, 2 do
-  local fields = redis.pcall('HGETALL', worker_key(members[i]))
+  local fields = redis.call('HGETALL', worker_key(members[i]))
   for j = 1, #fields do fields[j] = readable(fields[j]) end
   workers[#workers + 1] = {readable(members[i]), tonumber(members[i + 1]),
     leases_held(members[i]), fields}

@@ -19,12 +19,8 @@
 --          is), room ({downloads that those which were looked at have requests for, and may have in
 --          progress at a time, leases of them}; parked, aside and paused ones have no room)
 -- Cost     about 0.5 ms, however many slots there are: looks at 20 of them; reads only
--- Error    another key is in the place of one that all slots share
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
---          shared/slots/queued
+-- Include  shared/keys shared/texts shared/clock shared/slots/state shared/slots/queued
 
-local foreign = foreign_key_of_slots()
-if foreign then return foreign_error(foreign) end
 local PORTION = 20
 local meta = redis.call('HMGET', META, 'stuck', 'keep_alive', 'throttle')
 local counts = redis.call('HMGET', COUNTS, 'waiting', 'starting')
@@ -114,11 +110,11 @@ for _, slot in ipairs(later) do
   end
 end
 
-local first_due = tonumber(redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')[2]) or FAR
+local first_due = tonumber(redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')[2]) or NOW + 1
 
 local function due_in(first, last)
   local score = tonumber(redis.call('ZRANGE', DELAYED, first, last, 'WITHSCORES')[2])
-  return score and math.min(math.max(0, score - NOW), FAR) or 0
+  return score and math.max(0, score - NOW) or 0
 end
 
 return cmsgpack.pack({slots = total, due = redis.call('ZCOUNT', READY, '-inf', NOW),
@@ -129,4 +125,4 @@ return cmsgpack.pack({slots = total, due = redis.call('ZCOUNT', READY, '-inf', N
   keep_alive = meta[2] and 1 or 0, waiting = number_of(counts[1]), starting = number_of(counts[2]),
   parts = parts, looked = looked, kinds = kinds, starts = starts,
   room = {room, held},
-  oldest = first_due <= NOW and math.min(NOW - math.max(0, first_due), FAR) or -1})
+  oldest = first_due <= NOW and NOW - first_due or -1})

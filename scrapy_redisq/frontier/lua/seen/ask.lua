@@ -6,7 +6,6 @@
 -- Reply    {1 if it was seen, 0 if not, -1 if the dupefilter is not asked; the same of the start
 --          requests}
 -- Cost     O(layers) of the dupefilter; reads only
--- Error    another key is in the place of one that is asked
 -- Include  shared/keys dupefilter=shared/seen/BACKEND exact_set=shared/seen/exact
 
 local seen = -1

@@ -4,7 +4,6 @@
 -- Reply    1 if it had been seen, else 0
 -- Cost     O(1)
 -- Retry    answers 0
--- Error    another key is in the place of one that is written to
 -- Include  shared/keys exact_set=shared/seen/exact
 
 local set = exact_set()

@@ -1,11 +1,10 @@
 -- Changes to `counts` and `busy`.
 --
 -- finished = done + dead + dropped, and queued + delayed + leased + finished = created, unless
--- somebody else writes to these keys. So nothing that matters rests on counts: what is left is
--- looked at (shared/finished.lua). Whatever else than entries and records is found is a dead letter
--- ("foreign").
+-- somebody else writes to these keys. What is left is looked at (shared/finished.lua). A run that
+-- has nothing left, and more created than finished, has lost requests.
 --
--- Include  shared/keys shared/texts shared/clock
+-- Include  shared/guard shared/keys shared/texts
 
 -- Changes to `counts` and `busy` gather here and are written once, by flush_counts().
 local count_changes, busy_changes = {}, {}
@@ -37,20 +36,14 @@ local function flush_counts()
   if #changed > 0 then redis.call('HSET', COUNTS, unpack(changed)) end
   for slot, by in pairs(busy_changes) do
     -- Slots without leases leave no field behind.
-    local busy = by == 0 or redis.pcall('HINCRBY', BUSY, slot, by)
-    if type(busy) == 'table' or (by ~= 0 and busy <= 0) then redis.call('HDEL', BUSY, slot) end
+    if by ~= 0 and redis.call('HINCRBY', BUSY, slot, by) <= 0 then
+      redis.call('HDEL', BUSY, slot)
+    end
   end
   count_changes, busy_changes = {}, {}
   return counts
 end
+at_failure[1] = flush_counts
 
--- The next number of those that `name` counts. One that is none, or too large for Lua to tell from
--- the next, is replaced by the time.
-local function next_number(name)
-  local number = redis.pcall('HINCRBY', COUNTS, name, 1)
-  if type(number) == 'table' or number >= 2 ^ 53 then
-    number = NOW
-    redis.call('HSET', COUNTS, name, integer(number))
-  end
-  return integer(number)
-end
+-- The next number of those that `name` counts.
+local function next_number(name) return integer(redis.call('HINCRBY', COUNTS, name, 1)) end

@@ -1,6 +1,6 @@
 -- Dead letters: requests that are given up, with the reason.
 --
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/counts shared/records
+-- Include  shared/keys shared/texts shared/clock shared/counts shared/records
 
 -- Bytes of what is foreign that are kept.
 local MOST_FOREIGN = 65536
@@ -11,11 +11,6 @@ local function bury(slot, priority, entry, letter, most)
   count('dead', 1)
   local id = next_number('letters')
   if most == 0 then return end
-  local foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
-  if foreign then -- counted, not kept: nothing may fail in the midst of a claim
-    key_in_the_way = foreign
-    return
-  end
   local header = cmsgpack.pack({slot = readable(slot), priority = priority, reason = letter.reason,
     detail = letter.detail or '', worker = readable(letter.worker or ''), at = integer(NOW),
     error = letter.error or '', status = letter.status or 0,

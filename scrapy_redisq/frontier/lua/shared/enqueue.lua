@@ -6,8 +6,9 @@
 -- entry, fingerprint or false, delay in ms, and where it is known by something else than its
 -- fingerprint: 1 to ask new_starts() about its identity, 2 new_recent(); its identity}...},
 -- input.also fingerprints that are only recorded.
+-- `meta` has run, generation and order.
 -- -> a string of one character each: '1' it was new, '0' a duplicate
-local function enqueue(seen_add, run, generation, order)
+local function enqueue(seen_add, meta)
   local queues = input.queues or {}
   for _, queue in ipairs(queues) do
     if not is_priority(queue[2]) then error('no priority: ' .. queue[2], 0) end
@@ -21,13 +22,12 @@ local function enqueue(seen_add, run, generation, order)
     local who = asks(item)
     if who then table.insert(asked[who], item[3] or item[6]) end
   end
-  -- Sets first: what they record can be taken back, RedisBloom's cannot.
-  local new = {starts = #asked.starts > 0 and new_starts(run, asked.starts),
+  local new = {starts = #asked.starts > 0 and new_starts(meta.run, asked.starts),
     recent = #asked.recent > 0 and new_recent(asked.recent)}
   if input.also and #input.also > 0 then
-    seen_add(seen_base(generation), input.seen, input.also)
+    seen_add(seen_base(meta.generation), input.seen, input.also)
   end
-  new.seen = #asked.seen > 0 and seen_add(seen_base(generation), input.seen, asked.seen)
+  new.seen = #asked.seen > 0 and seen_add(seen_base(meta.generation), input.seen, asked.seen)
   local outcome, entries, created = {}, {}, 0
   local answered = {starts = 0, recent = 0, seen = 0}
   for i, item in ipairs(input.enqueue) do
@@ -49,10 +49,11 @@ local function enqueue(seen_add, run, generation, order)
       end
     end
   end
-  for number, queue in ipairs(queues) do
-    if entries[number] then put(queue[1], queue[2], entries[number], order) end
-  end
+  -- Before they are pushed: should one of the queues be damaged, they are missing at the end.
   count('created', created)
   count('duplicates', #outcome - created)
+  for number, queue in ipairs(queues) do
+    if entries[number] then put(queue[1], queue[2], entries[number], meta.order) end
+  end
   return table.concat(outcome)
 end

@@ -14,7 +14,8 @@
 --                           shard J has begun the run for good, see run/join.lua), sign and patient
 --                           (see ms_until_dead()), behind (us, see NOW), stuck and retry (see
 --                           shared/slots/aside.lua), sampled (see shared/sample.lua), release and
---                           settings (of the worker that joined last, see run/join.lua)
+--                           settings (of the worker that joined last, see run/join.lua),
+--                           corrupt (a key that was damaged, see shared/guard.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost

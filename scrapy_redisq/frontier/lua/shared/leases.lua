@@ -6,7 +6,7 @@
 -- Gives back, to the front, about 100 of the leases that a worker holds, or about 4 MB of them.
 local function give_back_leases(worker, dead_max)
   local key, back, bytes = leases_of(worker), {}, 0
-  for _, id in ipairs(lease_ids(worker) or {}) do
+  for _, id in ipairs(lease_ids(worker)) do
     if #back >= 100 or bytes >= MOST_BYTES then break end
     local record = redis.call('HGET', key, id)
     local slot = origin_of(record)

@@ -25,4 +25,4 @@ local function remove_posts(ids)
 end
 
 -- When other workers may take the first one; nil if there is none.
-local function first_post() return tonumber(redis.pcall('ZRANGE', POST, 0, 0, 'WITHSCORES')[2]) end
+local function first_post() return tonumber(redis.call('ZRANGE', POST, 0, 0, 'WITHSCORES')[2]) end

@@ -1,14 +1,11 @@
 -- Puts entries into the queues of their slots, or keeps them back for some time.
 --
--- Include  shared/keys shared/bounds shared/clock shared/foreign shared/counts shared/records
+-- Include  shared/keys shared/bounds shared/clock shared/counts shared/records
 
 -- Keeps a record back for some time (ms).
 local function delay(record, ms)
   redis.call('ZADD', DELAYED, NOW + ms * 1000, next_number('delays') .. ':' .. record)
 end
-
--- Milliseconds after which it is tried again to put entries where another key is in the way.
-local AGAIN = 1000
 
 -- Puts entries into one queue: in the run's order, or at the front, first entry first.
 local added = 0
@@ -22,21 +19,11 @@ local function put(slot, priority, entries, order, at_front)
     for i = 1, n do pushed[i] = entries[n + 1 - i] end
   end
   in_chunks(n, function(first, last)
-    length = redis.pcall(left and 'LPUSH' or 'RPUSH', queue, unpack(pushed, first, last))
+    length = redis.call(left and 'LPUSH' or 'RPUSH', queue, unpack(pushed, first, last))
   end)
-  local in_the_way = type(length) == 'table' and queue
   if length == n then -- the queue was empty, so its level and perhaps its slot are new
-    local level = redis.pcall('ZADD', levels_of(slot), -tonumber(priority), priority)
-    if type(level) == 'table' then
-      in_the_way = levels_of(slot)
-      redis.call('UNLINK', queue)
-    else
-      redis.call('ZADD', READY, 'NX', NOW, slot)
-    end
-  end
-  if in_the_way then
-    key_in_the_way = in_the_way
-    for i = 1, n do delay(record_of(slot, priority, entries[i]), AGAIN) end
+    redis.call('ZADD', levels_of(slot), -tonumber(priority), priority)
+    redis.call('ZADD', READY, 'NX', NOW, slot)
   end
   added = added + n
 end

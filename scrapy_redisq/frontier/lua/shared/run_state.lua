@@ -57,7 +57,7 @@ end
 -- From now on every script of the run is told that it is lost.
 local function begin_reset(meta)
   -- A first write that removes: works at maxmemory too.
-  redis.call('HDEL', META, 'run', 'name', 'seeded', 'sealed')
+  redis.call('HDEL', META, 'run', 'name', 'seeded', 'sealed', 'corrupt')
   redis.call('HSET', META, 'state', 'resetting')
   if meta.run then throw_away_sets(meta.run) end
 end

@@ -26,3 +26,10 @@ local function readable(text)
     return string.format('\\x%02x', string.byte(c))
   end))
 end
+
+-- Some fields of a hash, by their names; false where there is none.
+local function fields_of(key, ...)
+  local names, fields = {...}, {}
+  for i, value in ipairs(redis.call('HMGET', key, ...)) do fields[names[i]] = value end
+  return fields
+end

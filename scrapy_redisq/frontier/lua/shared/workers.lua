@@ -33,7 +33,7 @@ end
 -- One that `may_return` hears then what people have told it: that stays for a day.
 local function remove_worker(worker, may_return)
   local key = worker_key(worker)
-  local fields = redis.pcall('HMGET', key, 'starting', 'waiting', 'told')
+  local fields = redis.call('HMGET', key, 'starting', 'waiting', 'told')
   if fields[1] == '1' then count('starting', -1) end
   if fields[2] == '1' then count('waiting', -1) end
   redis.call('ZREM', WORKERS, worker)
@@ -46,8 +46,8 @@ end
 
 -- A worker that has returned under a new id is told what was said to it under its `former` one.
 local function take_over_orders(worker, former)
-  local told = redis.pcall('HGET', worker_key(former), 'told')
-  if type(told) ~= 'string' then return end
+  local told = redis.call('HGET', worker_key(former), 'told')
+  if not told then return end
   redis.call('HSET', worker_key(worker), 'told', told)
   redis.call('DEL', worker_key(former))
 end
@@ -77,14 +77,11 @@ local function ms_until_dead(sign, patient, ttl)
   return math.max(0, math.ceil((deadline - NOW) / 1000))
 end
 
--- How many leases a worker holds; none if another key is in their place.
-local function leases_held(worker) return tonumber(redis.pcall('HLEN', leases_of(worker))) or 0 end
+local function leases_held(worker) return redis.call('HLEN', leases_of(worker)) end
 
--- Ids of the leases that a worker holds, in the order of their claims; nil if another key is in
--- their place.
+-- Ids of the leases that a worker holds, in the order of their claims.
 local function lease_ids(worker)
-  local ids = redis.pcall('HKEYS', leases_of(worker))
-  if ids.err then return end
+  local ids = redis.call('HKEYS', leases_of(worker))
   local function number(id) return tonumber(string.match(id, '^%d+')) or 0 end
   table.sort(ids, function(a, b) return number(a) < number(b) end)
   return ids

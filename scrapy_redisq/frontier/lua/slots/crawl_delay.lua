@@ -5,12 +5,9 @@
 --          has not; -1: the run is not this one
 -- Cost     O(log slots)
 -- Retry    safe
--- Error    another key is in the place of one that all slots share; nothing was changed
 -- Memory   the first write removes: pages wait until this is done, and make no room before
--- Include  shared/keys shared/foreign shared/slots/state
+-- Include  shared/keys shared/slots/state
 
-local foreign = foreign_key_of_slots()
-if foreign then return foreign_error(foreign) end
 if redis.call('HGET', META, 'run') ~= input.run then return -1 end
 local state = slot_of(input.slot)
 local was, of_run = state.robots, input.run .. ' '

@@ -5,11 +5,8 @@
 -- Reply    {how many were dropped, cursor; '' when nothing is left}
 -- Cost     O(1) for each of at most 100 queues, or about 100 delayed requests looked at
 -- Retry    safe
--- Error    another key is in the place of one that all slots share; nothing was dropped
--- Include  shared/keys shared/foreign shared/counts shared/records shared/workers shared/finished
+-- Include  shared/keys shared/counts shared/records shared/workers shared/finished
 
-local in_the_way = foreign_key()
-if in_the_way then return foreign_error(in_the_way) end
 local slot, dropped, cursor = input.slot, 0, ''
 if input.cursor ~= 'queues' then
   local found = redis.call('ZSCAN', DELAYED, input.cursor, 'COUNT', 100)
@@ -21,11 +18,10 @@ if input.cursor ~= 'queues' then
   end
   cursor = found[1] == '0' and 'queues' or found[1]
 else
-  local levels = redis.pcall('ZRANGE', levels_of(slot), 0, 99)
-  if levels.err then redis.call('UNLINK', levels_of(slot)) end
+  local levels = redis.call('ZRANGE', levels_of(slot), 0, 99)
   for _, priority in ipairs(levels) do
     local queue = queue_of(slot, priority)
-    dropped = dropped + (tonumber(redis.pcall('LLEN', queue)) or 0)
+    dropped = dropped + redis.call('LLEN', queue)
     redis.call('UNLINK', queue)
     redis.call('ZREM', levels_of(slot), priority)
   end

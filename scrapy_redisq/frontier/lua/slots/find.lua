@@ -35,10 +35,10 @@ if place == 'leases' then
   -- The rank of a worker, and the cursor in its leases.
   local worker = redis.call('ZRANGE', WORKERS, first, first)[1]
   while worker and not is_enough() do
-    local leases = redis.pcall('HSCAN', leases_of(worker), second, 'COUNT', PORTION)
-    local fields = leases[2] or {} -- another key is in its place
+    local leases = redis.call('HSCAN', leases_of(worker), second, 'COUNT', PORTION)
+    local fields = leases[2]
     for i = 1, #fields, 2 do take(worker, fields[i], fields[i + 1], true) end
-    second = leases[1] or '0'
+    second = leases[1]
     if second == '0' then
       first, looked = first + 1, looked + 1 -- a worker without leases costs something, too
       worker = redis.call('ZRANGE', WORKERS, first, first)[1]
@@ -49,7 +49,7 @@ elseif place == 'queues' then
   -- The rank of a level, and how many of its queue were looked at. Redis 6 may crash at the LRANGE.
   if not redis.REDIS_VERSION_NUM then return {'refused', 0} end
   second = tonumber(second)
-  local priority = redis.pcall('ZRANGE', levels_of(slot), first, first)[1]
+  local priority = redis.call('ZRANGE', levels_of(slot), first, first)[1]
   while priority and not is_enough() do
     local entries = redis.pcall('LRANGE', queue_of(slot, priority), second, second + PORTION - 1)
     if entries.err and string.find(string.lower(entries.err), 'perm', 1, true) then
@@ -71,7 +71,7 @@ else
     local members = part[2]
     for i = 1, #members, 2 do
       if place == 'delayed' then
-        local due = math.min(math.max(0, number_of(members[i + 1]) - NOW), FAR)
+        local due = math.max(0, number_of(members[i + 1]) - NOW)
         take('', integer(due), delayed_record(members[i]), true)
       else
         take('', members[i], members[i + 1])

@@ -12,11 +12,8 @@
 --          (0: it is not), us for which it might have been claimed from, and was not (-1: it may
 --          not)}...}, priorities {{priority, queued}...}, the most urgent first, at most 100
 -- Cost     about 200 slots and 10,000 queues a call; a slot may come twice; reads only
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
---          shared/slots/queued
+-- Include  shared/keys shared/texts shared/clock shared/slots/state shared/slots/queued
 
-local foreign = foreign_key_of_slots()
-if foreign then return foreign_error(foreign) end
 read_throttle(redis.call('HGET', META, 'throttle'))
 local names, known, cursors = {}, {}, {}
 local function add(slot)

@@ -7,13 +7,10 @@
 -- Reply    1; 0 if there is no frontier
 -- Cost     O(1)
 -- Retry    safe
--- Error    another key is in the place of one that all slots share; nothing was changed
 -- Memory   the first writes remove
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/counts shared/workers
+-- Include  shared/keys shared/texts shared/clock shared/counts shared/workers
 --          shared/slots/state
 
-local foreign = foreign_key_of_slots()
-if foreign then return foreign_error(foreign) end
 if redis.call('EXISTS', META) == 0 then return 0 end
 local slot = input.slot
 local state = slot_of(slot)

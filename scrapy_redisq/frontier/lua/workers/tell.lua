@@ -8,15 +8,13 @@
 -- Cost     O(workers)
 -- Retry    safe
 -- Memory   the first write removes
--- Include  shared/keys shared/foreign shared/workers
+-- Include  shared/keys shared/workers
 
-local foreign = foreign_of({'ZCARD', WORKERS})
-if foreign then return foreign_error(foreign) end
 local told = 0
 for _, worker in ipairs(input.workers or redis.call('ZRANGE', WORKERS, 0, -1)) do
   local key = worker_key(worker)
   -- A worker that is not there, or was taken for dead, will be another one when it comes back.
-  local known = is_member(worker) and redis.pcall('HMGET', key, 'seq', 'told')
+  local known = is_member(worker) and redis.call('HMGET', key, 'seq', 'told')
   if known and known[1] and (known[2] ~= 'stop' or input.what == 'stop') then
     redis.call('HDEL', key, 'told')
     redis.call('HSET', key, 'told', input.what)

@@ -15,7 +15,7 @@
 -- (ITU-T I.371, appendix): a start at t needs t >= tat - (burst - 1) * interval, and then
 -- tat = max(t, tat) + interval.
 --
--- Include  shared/keys shared/texts shared/clock shared/foreign
+-- Include  shared/keys shared/texts shared/clock
 
 -- Microseconds: of a turn, and before its next start that a slot may be claimed.
 local TURN, EARLY = 1000000, 250000
@@ -46,11 +46,6 @@ local FIELDS = {
   'owner',    -- worker that has the turn
   'own',      -- a limit that a person gave, in the place of those in `limits`
 }
-
--- The same as foreign_key(), also of what is kept of slots.
-local function foreign_key_of_slots()
-  return foreign_key({'HLEN', LIMITS, 'ZCARD', ASIDE, 'ZCARD', PAUSED, 'ZCARD', RULED})
-end
 
 -- AutoThrottle, if it is on: target concurrency, delay of a slot not yet known, shortest and
 -- longest delay (us).
@@ -108,8 +103,7 @@ local function slot_of(slot)
       if TEXTS[name] then
         state[name] = values[i] or ''
       else
-        local number = number_of(values[i])
-        state[name] = number < FAR and number or 0 -- somebody has bent it
+        state[name] = number_of(values[i])
       end
     end
     set_limit(slot, state, state.own)

@@ -1,0 +1,45 @@
+-- Around every script: whatever it finds damaged is named, and the run is marked as corrupt.
+--
+-- Redis does not roll back a script that fails half-way. So when a script meets a key of another
+-- type, or a value that cannot be, nobody goes on with the run: the key stays in the field
+-- `corrupt` of meta until a person deletes the frontier, or says that the key is in order again.
+
+local server, last_key = redis, KEYS[1]
+local redis = setmetatable({
+  call = function(...)
+    last_key = select(2, ...)
+    return server.call(...)
+  end,
+  pcall = function(...)
+    last_key = select(2, ...)
+    return server.pcall(...)
+  end,
+}, {__index = server})
+
+-- Ends the script, as `key` has been damaged.
+local function corrupt(key)
+  last_key = key
+  error('WRONGTYPE', 0)
+end
+
+-- Functions that are called when a script ends that way.
+local at_failure = {}
+
+-- What Redis says of damage: a key of another type, or a number that is none.
+local DAMAGE = {'WRONGTYPE', 'not an integer', 'not a valid float', 'would overflow', 'item exists'}
+
+-- Runs a script; one that `writes` marks the run.
+local function guarded(script, writes)
+  local done, reply = pcall(script)
+  if done then return reply end
+  local text = type(reply) == 'table' and reply.err or tostring(reply)
+  for _, sign in ipairs(DAMAGE) do
+    if string.find(text, sign, 1, true) then
+      local key = last_key or KEYS[1]
+      for _, finish in ipairs(at_failure) do pcall(finish) end
+      if writes then server.pcall('HSET', KEYS[1], 'corrupt', key) end
+      return server.error_reply('CORRUPT ' .. key)
+    end
+  end
+  error(reply, 0)
+end
