@@ -239,8 +239,7 @@ class World:
             self._later(at, self.start_worker)
         for fault in self.plan.faults:
             self._tasks.add(asyncio.ensure_future(self._happen(fault)))
-        if any(fault.kind in ("lost_tail", "failover") for fault in self.plan.faults):
-            self._tasks.add(asyncio.ensure_future(self._remember()))
+        self._tasks.add(asyncio.ensure_future(self._remember()))
         alone_since = 0.0
         begun_again = "again" not in self.plan.features
         idle_since = 0.0
@@ -314,7 +313,9 @@ class World:
         return self.network.is_done()
 
     async def _remember(self) -> None:
-        while True:
+        losses = [fault for fault in self.plan.faults if fault.kind in ("lost_tail", "failover")]
+        until = max((fault.at + fault.lasts for fault in losses), default=0.0)
+        while self.clock.now < until:
             for server in self.network.primaries:
                 server.remember()
             await asyncio.sleep(self.chance.uniform(0.1, 0.9))
