@@ -91,9 +91,10 @@ def give_scripts_time() -> None:
 class SimulatedServer:
     """A Redis that can be away, full, slow and forgetful: the one whose number is ``number``.
 
-    ``clock_error``: seconds by which its clock is wrong. ``fate(command)`` says what becomes of a
-    request, one of `FATES` or "". ``cut_off`` are numbers of workers that do not reach it.
-    ``moved_to`` has taken its place. ``run`` and ``state`` are those of the run that it keeps.
+    ``away``: how many faults keep it away now. ``clock_error``: seconds by which its clock is
+    wrong. ``fate(command)`` says what becomes of a request, one of `FATES` or "". ``cut_off`` are
+    numbers of workers that do not reach it. ``moved_to`` has taken its place. ``run`` and ``state``
+    are those of the run that it keeps.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class SimulatedServer:
         self._wire = wire
         self._clock = clock
         self._chance = chance
-        self.away = False
+        self.away = 0
         self.is_full = False
         self.clock_error = 0.0
         self.fate: Callable[[Any], str] = lambda command: ""

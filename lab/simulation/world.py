@@ -391,11 +391,11 @@ class World:
     async def _outage(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))
         for server in (servers := self._some_servers(fault)):
-            server.away = True
+            server.away += 1
             self.network.hang_up(server)
         await asyncio.sleep(fault.lasts)
         for server in servers:
-            server.away = False
+            server.away -= 1
 
     async def _restart(self, fault: Fault, worker: Worker) -> None:
         await self._outage(fault, worker)
@@ -406,11 +406,11 @@ class World:
         server = self._server(fault)
         since = self.network.kept_since(server, self.clock.now - 1.0)
         self._void_since(since)
-        server.away = True
+        server.away += 1
         self.network.hang_up(server)
         await asyncio.sleep(fault.lasts)
         self._forget(server, since)
-        server.away = False
+        server.away -= 1
 
     async def _lost_script(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))
