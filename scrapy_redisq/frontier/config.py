@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.slot_names import shard_numbers, shard_of
 
-FORMAT = 2
+FORMAT = 3
 """Version of the keys and entries in Redis; another one is refused."""
 
 BACKENDS = frozenset({"redisbloom", "bitmap", "exact"})
