@@ -69,13 +69,15 @@ class Filter:
         self.client = redis.Redis.from_url(self.server.unix_url)
         self._seen = seen_filter(config)
         self._parameters = self._seen.parameters()
-        fragment = source(f"seen=shared/seen/{backend}")
-        self._add = self.client.register_script(fragment + _INPUT + _ADD)
-        self._ask = self.client.register_script(_READ_ONLY + fragment + _INPUT + _ADD)
-        self._nothing = self.client.register_script(_INPUT + _NOTHING)
-        self._status = self.client.register_script(
-            fragment + _INPUT + "return seen().status(KEYS[1], params)"
-        )
+
+        def script(body: str, before: str = "") -> Any:
+            text = source(f"seen=shared/seen/{backend}", body=_INPUT + body)
+            return self.client.register_script(before + text)
+
+        self._add = script(_ADD)
+        self._ask = script(_ADD, _READ_ONLY)
+        self._nothing = script(_NOTHING)
+        self._status = script("return seen().status(KEYS[1], params)")
         for script in (self._add, self._ask, self._nothing, self._status):
             self._call(script, self.fresh(BATCH))
         # Scripts are loaded and the statistics of commands are there; only the filter is weighed.

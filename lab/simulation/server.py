@@ -77,8 +77,8 @@ META = "redisq:{sim:0}:meta"
 _source = scripts.source
 
 
-def _timed(file: str, backend: str = "") -> str:
-    return _source(file, backend).replace(TIME, VIRTUAL_TIME)
+def _timed(file: str, backend: str = "", body: str = "") -> str:
+    return _source(file, backend, body).replace(TIME, VIRTUAL_TIME)
 
 
 def give_scripts_time() -> None:

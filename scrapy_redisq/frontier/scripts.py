@@ -74,9 +74,9 @@ WRITES = re.compile(r"^-- Retry ", re.M)
 """In the head of a script that writes."""
 
 
-def source(file: str, backend: str = "") -> str:
+def source(file: str, backend: str = "", body: str = "") -> str:
     """The text of a file of ``lua/``, behind those that its head includes, each of them once, and
-    inside of what ``shared/guard.lua`` puts around each script.
+    inside of what ``shared/guard.lua`` puts around each script. ``body``, more Lua, goes behind it.
 
     They are named by their paths, ``shared/keys``. Of ``NAME=FILE`` a function NAME() is made that
     returns what the file does, so that it costs nothing where nobody calls it. In a path
@@ -98,7 +98,7 @@ def source(file: str, backend: str = "") -> str:
     texts["shared/guard"] = f"{guard}\nlocal function script()"
     add(file)
     writes = "true" if WRITES.search(texts[file]) else "false"
-    return "\n".join([*texts.values(), "end", f"return guarded(script, {writes})\n"])
+    return "\n".join([*texts.values(), body, "end", f"return guarded(script, {writes})\n"])
 
 
 @functools.cache

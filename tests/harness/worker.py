@@ -5,11 +5,12 @@ Replies and requests can be lost on the way, so that a test decides what each si
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import redis
 
@@ -139,6 +140,10 @@ class Worker:
         return runs.drive(lambda call: execute(self.client, call), steps)
 
     # What happens in the worker
+
+    def change_terms(self, **changes: Any) -> None:
+        for session in self.sessions:
+            session._terms = dataclasses.replace(session._terms, **changes)
 
     def enqueue(
         self,

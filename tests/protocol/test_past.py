@@ -169,7 +169,7 @@ def test_history(client: redis.Redis, frontier: Frontier) -> None:
     """The newest are kept, each request once; a full Redis keeps none."""
     worker = Worker(client, NAME, EXACT)
     session = worker.sessions[0]
-    session._history = 4
+    worker.change_terms(history=4)
     known = {"method": "GET", "status": 200, "items": 2, "attempts": 1, "worker": worker.id}
     known |= {"run": worker.joined.run, "outcome": "done", "seconds": 1.5}
 
@@ -199,7 +199,7 @@ def test_history(client: redis.Redis, frontier: Frontier) -> None:
     assert None in [frontier.history_of(0, known_by) for known_by in (b"b", b"c")]
     fetch("f", full=True)
     assert frontier.history_of(0, b"f") is None
-    session._history = 1
+    worker.change_terms(history=1)
     fetch("g")
     assert [record["url"] for record in frontier.history()] == ["g"]
     client.hset(key("histories"), exact_member(b"g"), b"\xc1")

@@ -6,6 +6,7 @@ What happens when everything goes wrong at once is in test_protocol_machine.py.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -26,7 +27,7 @@ from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
 from scrapy_redisq.frontier.operations import Finish, Lease
-from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.scripts import Script, execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.unsent import MAX_BYTES, MAX_OPERATIONS
@@ -45,6 +46,9 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 
 
 KEEP_SEEN = calls.RunTerms(keep_seen=True)
+_ERROR = "error('broken')"
+BROKEN = Script("exchange", _ERROR, hashlib.sha1(_ERROR.encode()).hexdigest())
+"""Fails whatever it is sent."""
 
 
 def entries(leases: list[Lease]) -> list[str]:
@@ -674,7 +678,7 @@ def test_a_request_that_kills_its_workers(
 def test_dead_letters(member: Callable[..., Worker], client: redis.Redis) -> None:
     """They keep reason and detail, newest first, the newest ``dead_max`` of them."""
     worker = member()
-    worker.sessions[0]._dead_max = 3
+    worker.change_terms(dead_max=3)
     worker.send([f"{n}" for n in range(5)], slot="h", priority=4)
     for lease in worker.claim(5):
         worker.finish(lease, "dead", reason="spider_error")
@@ -1240,10 +1244,11 @@ class TestScriptErrors:
         (lease,) = worker.claim(1)
         worker.enqueue("link", page=lease)
         worker.finish(lease)
-        ttl, worker.sessions[0]._ttl = worker.sessions[0]._ttl, cast(int, "long")
+        (session,) = worker.sessions
+        script, session._script = session._script, BROKEN
         self.drive(worker, 20)
         assert worker.waiting() == 2
-        worker.sessions[0]._ttl = ttl
+        session._script = script
         self.drive(worker, 5)
         real = read_shard(client, NAME, 0)
         real.check()
@@ -1264,10 +1269,10 @@ class TestScriptErrors:
             worker.enqueue(f"{number}")
         while "becomes a dead letter" not in caplog.text:
             self.drive(worker, 1)
-        ttl, session._ttl = session._ttl, cast(int, "long")
+        script, session._script = session._script, BROKEN
         self.drive(worker, 20)
         assert worker.waiting() == 4
-        session._ttl = ttl
+        session._script = script
         self.drive(worker, 20)
         real = read_shard(client, NAME, 0)
         assert (real.count("created"), real.count("dead")) == (4, 1)

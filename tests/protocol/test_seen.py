@@ -59,12 +59,15 @@ class Filter:
         self.client = client
         self.seen = seen_filter(config)
         params = ", ".join(f"[[{text}]]" for text in self.seen.parameters())
-        filter_source = source(f"seen=shared/seen/{self.seen.name}")
-        fragment = f"{before}{filter_source}\nlocal PARAMS = {{{params}}}\n"
-        self._add = client.register_script(fragment + ADD)
-        self._known = client.register_script(fragment + ADD.replace("add", "has"))
-        self._drop = client.register_script(fragment + DROP)
-        self._status = client.register_script(fragment + "return seen().status(KEYS[1], PARAMS)")
+
+        def script(body: str) -> Any:
+            file, head = f"seen=shared/seen/{self.seen.name}", f"local PARAMS = {{{params}}}\n"
+            return client.register_script(before + source(file, body=head + body))
+
+        self._add = script(ADD)
+        self._known = script(ADD.replace("add", "has"))
+        self._drop = script(DROP)
+        self._status = script("return seen().status(KEYS[1], PARAMS)")
 
     def add(self, values: Sequence[object], batch: int = 300) -> list[int]:
         encoded = [self.seen.encode(fingerprint(value)) for value in values]

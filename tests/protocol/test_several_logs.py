@@ -587,7 +587,8 @@ def test_a_new_run_has_no_posts_of_the_one_before(
 
 
 def test_a_post_of_another_hand(member: Callable[..., Worker], servers: Servers) -> None:
-    """A key of another type is named; the exchange that would need it is not applied."""
+    """A key of another type is named, and the exchange that needs it is not applied before a
+    person has said that all is well."""
     worker = member()
     lease = page(worker)
     link(worker, lease)
@@ -596,6 +597,9 @@ def test_a_post_of_another_hand(member: Callable[..., Worker], servers: Servers)
     with pytest.raises(FrontierCorrupt, match="posted"):
         worker.exchange()
     servers.clients[0].delete(calls.prefix(NAME, 0) + "posted")
+    with pytest.raises(FrontierCorrupt, match="posted"):
+        worker.exchange()
+    assert execute(servers, calls.mend(NAME, 0)).endswith("posted")
     worker.exchange()
     assert servers.posts(0) == 1
 
