@@ -62,43 +62,36 @@ class Told:
             asked.ping()
             asked.info()
             asked.role()
-            asked.config_get("save")
-            asked.config_get("min-replicas-to-write")
-            pong, info, role, save, replicas = asked.execute(raise_on_error=False)
+            pong, info, role = asked.execute(raise_on_error=False)
         if isinstance(pong, Exception):
             raise pong
         self.info: dict[str, Any] = info if isinstance(info, dict) else {}
         self.role: list[Any] = role if isinstance(role, list) else [b""]
-        self.config: dict[Any, Any] = {}
-        for answer in (save, replicas):
-            if isinstance(answer, dict):
-                self.config.update(answer)
 
 
 def ask(client: redis.Redis, *, failovers: bool = False, told: Told | None = None) -> ServerFacts:
     """Ask the server behind ``client``; raises what the client does, if it goes away.
 
-    More of CONFIG is asked only for what INFO left open: many users and hosted servers may not use
-    it. ``failovers``: what clients reach is another server after a failover. ``told``: what it has
-    just said.
+    CONFIG is asked only for what INFO leaves open: many users and hosted servers may not use it.
+    ``failovers``: what clients reach is another server after a failover. ``told``: what it has just
+    said.
     """
     told = told or Told(client)
 
-    def setting(about: str, name: str) -> Any:
+    def setting(name: str, about: str = "") -> str | None:
         if about in told.info:
             return str(told.info[about])
         with contextlib.suppress(redis.ResponseError):  # denied
-            answer: dict[Any, Any] = client.config_get(name)
-            told.config.update(answer)
-        return told.config.get(name)
+            return client.config_get(name).get(name)
+        return None
 
-    append_only = setting("aof_enabled", "appendonly")
+    append_only = setting("appendonly", "aof_enabled")
     is_logged = append_only in {"1", "yes"}
-    save = None if is_logged else told.config.get("save")
+    save = None if is_logged else setting("save")
     primary, replicas = _place_in_replication(told.role)
-    min_replicas = told.config.get("min-replicas-to-write") if failovers or replicas else None
+    min_replicas = setting("min-replicas-to-write") if failovers or replicas else None
     return ServerFacts(
-        policy=setting("maxmemory_policy", "maxmemory-policy"),
+        policy=setting("maxmemory-policy", "maxmemory_policy"),
         append_only=None if append_only is None else is_logged,
         snapshots=None if save is None else bool(save.strip()),
         version=_version(told.info),

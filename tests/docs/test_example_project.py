@@ -269,6 +269,10 @@ class Demo:
         self.start(*arguments)
         return self.end()
 
+    def wait_until_nothing_runs(self) -> None:
+        """What watches over an embedded server sees some seconds later that it has ended."""
+        wait_until(lambda: left_running(self.folder) == [], 20, "nothing of the demo runs")
+
 
 def left_running(folder: Path) -> list[list[str]]:
     """Command lines of processes that name ``folder``: workers by their settings, PostgreSQL by
@@ -323,7 +327,7 @@ def test_demo_kills_a_worker_and_loses_nothing(demo: Demo) -> None:
     assert "killed with SIGKILL" in said
     assert "took over" in said
     assert "WRONG" not in said
-    assert left_running(demo.folder) == []
+    demo.wait_until_nothing_runs()
     assert list(demo.folder.iterdir()) == []
 
 
@@ -338,7 +342,7 @@ def test_demo_without_a_kill_fetches_nothing_twice(demo: Demo) -> None:
     assert "result in postgres" in said.lower()
     assert "killed" not in said
     assert "WRONG" not in said
-    assert left_running(demo.folder) == []
+    demo.wait_until_nothing_runs()
     assert list(demo.folder.iterdir()) == []
 
 
@@ -349,7 +353,7 @@ def test_demo_says_why_a_worker_did_not_start(demo: Demo) -> None:
     assert "FAILED: worker" in said
     assert "REDISQ_LEASE_TTL" in said
     assert (next(demo.folder.iterdir()) / "worker-1.log").exists()
-    assert left_running(demo.folder) == []
+    demo.wait_until_nothing_runs()
 
 
 @needs_postgres
@@ -361,7 +365,7 @@ def test_demo_opens_no_folder_that_was_closed(demo: Demo) -> None:
     assert code == 1, said
     assert f"{demo.folder} is closed to the user 'pgserver'" in said
     assert demo.folder.stat().st_mode & 0o777 == 0o700
-    assert left_running(demo.folder) == []
+    demo.wait_until_nothing_runs()
 
 
 def has_started(folder: Path, database: str) -> bool:
@@ -387,7 +391,7 @@ def test_demo_that_is_interrupted_stops_what_it_started(
     demo.process.send_signal(number)
     code, said = demo.end()
     assert code == 128 + number, said
-    assert left_running(demo.folder) == []
+    demo.wait_until_nothing_runs()
     assert list(demo.folder.iterdir()) == []
 
 

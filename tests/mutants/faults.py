@@ -49,6 +49,7 @@ LEAVE = "frontier/lua/run/leave.lua"
 CONCLUDE = "frontier/lua/run/conclude.lua"
 CLEAR = "frontier/lua/run/clear.lua"
 SHARED = "frontier/lua/shared/"
+CLAIM = SHARED + "claim.lua"
 TURNS = SHARED + "slots/turns.lua"
 BACKOFF = SHARED + "slots/backoff.lua"
 SENTINEL = "server/sentinel/access.py"
@@ -124,33 +125,33 @@ MUTANTS = [
     ),
     Mutant(
         EXCHANGE,
-        "if meta[1] ~= input.run then return {'lost'} end",
+        "if meta.run ~= input.run then return {'lost'} end",
         "",
         f"{PROTOCOL} {RUNS}",
     ),
     Mutant(EXCHANGE, "local full = sign_of_life(worker)", "local full = false", PROTOCOL),
     Mutant(
         EXCHANGE,
-        "if meta[11] and input.enqueue and not replayed then return {'sealed'} end",
+        "if meta.sealed and input.enqueue and not replayed then return {'sealed'} end",
         "",
         RUNS,
     ),
     Mutant(
-        EXCHANGE,
+        SHARED + "finish.lua",
         "if slot_of(slot).fails < 2 then",
         "if true then",
         "tests/crawls/test_backoff.py",
     ),
     Mutant(
-        EXCHANGE,
+        SHARED + "promote.lua",
         "redis.call('ZREM', DELAYED, member)",
         "",
         PROTOCOL,
     ),
     Mutant(
-        EXCHANGE,
-        "local suffix = '.' .. integer(NOW)",
-        "local suffix = '.0'",
+        CLAIM,
+        "suffix = '.' .. integer(NOW)",
+        "suffix = '.0'",
         PROTOCOL,
     ),
     Mutant(
@@ -160,14 +161,14 @@ MUTANTS = [
         f"{PROTOCOL} tests/control/test_frontier.py",
     ),
     Mutant(
-        EXCHANGE,
-        "reserve = math.min(reserve, math.floor((input.want + NOW % 2) / 2))",
-        "reserve = 0",
+        CLAIM,
+        "return math.min(others, math.floor((input.want + NOW % 2) / 2))",
+        "return 0",
         f"{LIMITS} tests/crawls/test_fleet_limits.py",
     ),
     Mutant(
-        EXCHANGE,
-        "redis.call('ZADD', READY, NOW + #claimed, slot) -- behind the others",
+        CLAIM,
+        "redis.call('ZADD', READY, NOW + n_claimed, slot) -- behind the others",
         "",
         PROTOCOL,
     ),
