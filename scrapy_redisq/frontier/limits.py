@@ -61,7 +61,7 @@ class SlotLimit:
 @dataclass(frozen=True)
 class BackOff:
     """What failures lead to: the ``longest`` pause in seconds, and after how many in a row a slot
-    is set aside."""
+    is set aside (0: never)."""
 
     longest: float = 60.0
     give_up: int = 15

@@ -13,7 +13,9 @@ from scrapy_redisq.frontier.limits import (
     DELAY_TAKES,
     LIMIT_TAKES,
     MOST,
+    RATE_TAKES,
     parse_limit,
+    parse_rate,
 )
 
 T = TypeVar("T")
@@ -273,6 +275,12 @@ def tables(value: Any) -> dict[Any, dict[str, Any]]:
     tables = {name: dict(options) for name, options in _dict(value).items()}
     _require(all(isinstance(name, (str, type)) for name in tables))
     return tables
+
+
+@taking(RATE_TAKES)
+def rate(value: Any) -> str:
+    parse_rate(value)
+    return str(value or "")
 
 
 # A URL is none: the limit would never hold, as slots are hosts.

@@ -27,8 +27,6 @@ REMOVED = {
     "REDISQ_RETRY_BASE": "it is 2 s; REDISQ_RETRY_DELAYS takes a list of other pauses",
     "REDISQ_RETRY_CAP": "it is 300 s; REDISQ_RETRY_DELAYS takes a list of other pauses",
     "REDISQ_SERVER": "it is the first redis-server or valkey-server on the PATH",
-    "REDISQ_SLOT_GIVE_UP": "it is 15 failures in a row",
-    "REDISQ_SLOT_RATE": "it is 'rate' in REDISQ_SLOT_LIMITS: {'*': {'rate': '30/m'}}",
     "REDISQ_SLOT_TROUBLE_MAX": "it is a day, 86,400 s",
     "REDISQ_SLOT_TTL": "it is an hour",
     "REDISQ_SOCKET_TIMEOUT": "it is 5 s, or what REDISQ_URL says by ?socket_timeout=",

@@ -13,7 +13,7 @@ from scrapy.crawler import Crawler
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.growth import GrowthLimit
-from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_limit
+from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_limit, parse_rate
 from scrapy_redisq.settings import checks, scrapys_limits
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.crawl import CrawlSettings
@@ -75,7 +75,8 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
     def limits(self) -> dict[str, str]:
         """Limits of slots by pattern, as the frontier keeps them."""
         given = self.slot_limits
-        for_all = parse_limit(given.get("*", {}), SlotLimit(self.slot_delay, self.slot_concurrency))
+        common = SlotLimit(self.slot_delay, self.slot_concurrency, parse_rate(self.slot_rate))
+        for_all = parse_limit(given.get("*", {}), common)
         limits = {slot: parse_limit(limit, for_all) for slot, limit in given.items()}
         limits["*"] = for_all
         return {slot: limit.to_text() for slot, limit in limits.items() if slot != "*" or limit}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_redisq.frontier.limits import LONGEST, MOST
+from scrapy_redisq.frontier.limits import LONGEST, MOST, BackOff
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.setting import Setting
 
@@ -20,11 +20,16 @@ class SlotSettings:
         checks.whole(0, MOST),
         "Requests to one slot in progress, of all workers together. 0: no limit.",
     )
+    slot_rate = Setting(
+        "",
+        checks.or_empty(checks.rate),
+        "Requests to one slot in a time, of all workers together.",
+    )
     slot_limits = Setting(
         {},
         checks.slot_limits,
         "Limits of single slots, of all below a domain (`*.example.com`), or of all: `*`. What one "
-        "leaves out is as in `*`, and what that leaves out as in the two settings above.",
+        "leaves out is as in `*`, and what that leaves out as in the three settings above.",
     )
     fleet_limits = Setting(
         False,
@@ -45,6 +50,12 @@ class SlotSettings:
         "Answers after which all workers leave the slot alone for a while, and the request goes "
         "back to its front without losing a retry. Connection errors and time-outs count too. "
         "`[]`: no back-off at all.",
+    )
+    slot_give_up = Setting(
+        BackOff.give_up,
+        checks.whole(0, 1_000),
+        "Failures in a row after which a slot is set aside: its requests are kept, and one is "
+        "tried at growing intervals, up to an hour. 0: never.",
     )
     set_aside_wait = Setting(
         600.0,

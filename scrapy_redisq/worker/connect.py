@@ -15,6 +15,7 @@ import redis
 from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerFull, ServerUnreachable
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.limits import BACK_OFF
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
@@ -121,6 +122,7 @@ class WorkerConnection:
             young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),
             wait_replicas=settings.wait_replicas,
             history=settings.history,
+            back_off=replace(BACK_OFF, give_up=settings.slot_give_up),
         )
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:

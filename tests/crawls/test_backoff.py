@@ -692,7 +692,8 @@ def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> N
     letter like any other."""
     with Site(lambda path: Answer("", 503) if path == "/3" else Answer("x")) as site:
         settings = {
-            **constants({f"{BACK_OFF}.longest": 1, f"{BACK_OFF}.give_up": 0}),
+            "REDISQ_SLOT_GIVE_UP": 0,
+            **constants({f"{BACK_OFF}.longest": 1}),
             "REDISQ_RETRY_DELAYS": "0",
             "RETRY_TIMES": 1,
         }
@@ -720,7 +721,8 @@ def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None
 
     with Site(page, hosts=2) as site:
         settings = {
-            **constants({f"{BACK_OFF}.longest": 1, f"{BACK_OFF}.give_up": 3}),
+            "REDISQ_SLOT_GIVE_UP": 3,
+            **constants({f"{BACK_OFF}.longest": 1}),
             "REDISQ_SET_ASIDE_WAIT": 2,
         }
         arguments = {"sites": site.urls(2), "pages": 10}

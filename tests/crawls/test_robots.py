@@ -36,7 +36,6 @@ from tests.harness.crawl import LATENESS, Crawl, Run, constants
 from tests.harness.worker import EXACT, NAME, Worker
 
 HOST = "a.example:8080"
-GIVE_UP = "scrapy_redisq.frontier.limits.BACK_OFF.give_up"
 TELL_AGAIN = "scrapy_redisq.middlewares.robots.TELL_AGAIN"
 
 # Reading
@@ -626,7 +625,7 @@ def test_a_robots_txt_that_cannot_be_had_for_long(
     settings = {
         **OBEY,
         "RETRY_TIMES": 2,
-        **constants({GIVE_UP: 3}),
+        "REDISQ_SLOT_GIVE_UP": 3,
         "REDISQ_SET_ASIDE_WAIT": 1,
     }
     with Site(with_robots(answer), hosts=2) as site:
@@ -666,7 +665,7 @@ def test_a_robots_txt_that_leads_to_a_host_that_never_answers(
 def test_another_robots_txt_of_the_slot(crawl: Run) -> None:
     """While one is answered with 5xx its pages do not keep those from being fetched that stand
     behind them, and whose robots.txt is another one: that of another port."""
-    settings = {**OBEY, **constants({GIVE_UP: 0}), "CONCURRENT_REQUESTS": 4}
+    settings = {**OBEY, "REDISQ_SLOT_GIVE_UP": 0, "CONCURRENT_REQUESTS": 4}
     with (
         Site(with_robots(lambda: Answer("", status=500))) as broken,
         Site(with_robots(rules())) as well,
@@ -762,7 +761,7 @@ def test_a_host_that_stays_in_trouble(
     settings = {
         **OBEY,
         "REDISQ_SCHEDULING": scheduling,
-        **constants({GIVE_UP: 2}),
+        "REDISQ_SLOT_GIVE_UP": 2,
         "REDISQ_SET_ASIDE_WAIT": 1,
         "RETRY_ENABLED": False,
     }
