@@ -1,7 +1,6 @@
 -- Seen on plain strings: a scalable blocked Bloom filter, no module needed.
 --
--- Returns   add, drop, status, has, and undo, which takes back what this script has recorded and
---           names the key that was in the way (the same five in each file of this folder).
+-- Returns   add, drop, status and has (the same four in each file of this folder).
 -- KEYS      base                  hash: layers (shapes, see below), newest (fingerprints in the
 --                                 newest layer), total, dropped (cursor of seen_drop)
 --           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;
@@ -21,7 +20,6 @@ local MOST_BLOCKS_A_SEGMENT = 32 * 1024 * 1024 / BLOCK
 local MOST_LAYERS, MOST = 40, 2 ^ 40
 local WORDS = '<' .. string.rep('I4', BLOCK / 4)
 local byte = string.byte
-local undo, touched = {}, nil -- functions; the key that was asked last
 
 -- Powers of two by exponent. Bits are tested and set by arithmetic: a call of the bit library
 -- costs three times as much.
@@ -47,7 +45,6 @@ end
 
 -- -> layers, count of the newest, total, shapes as stored
 local function load(base)
-  touched = base
   local state = redis.call('HMGET', base, 'layers', 'newest', 'total')
   local layers, shapes = {}, state[1] or ''
   for shape in string.gmatch(shapes, '[^;]+') do
@@ -105,7 +102,6 @@ end
 -- -> is it in the layer, and then for writing: key, offset, block
 local function look(layer, place, bits)
   local key, offset = locate(layer, place)
-  touched = key
   local block = redis.call('GETRANGE', key, offset, offset + BLOCK - 1)
   if block == '' then
     return false, key, offset, nil
@@ -123,17 +119,7 @@ end
 
 local function seen_add(base, params, fingerprints)
   local layers, newest, total, shapes = load(base)
-  local before, newest_before, layers_before = total, newest, #layers
-  local answers, written = {}, {}
-  undo[#undo + 1] = function()
-    for i = #written, 1, -1 do
-      redis.call('SETRANGE', unpack(written[i]))
-    end
-    if #layers > 0 then
-      newest = #layers > layers_before and 0 or newest_before
-      redis.call('HSET', base, 'newest', newest, 'total', before)
-    end
-  end
+  local before, answers = total, {}
   for i = 1, #fingerprints do
     local fingerprint = fingerprints[i]
     local place = struct.unpack('>I4', fingerprint) / POWER[32]
@@ -167,7 +153,6 @@ local function seen_add(base, params, fingerprints)
           redis.call('SETRANGE', key, layer.per_segment * BLOCK - 1, '\0')
           block = string.rep('\0', BLOCK)
         end
-        written[#written + 1] = { key, offset, block }
         redis.call('SETRANGE', key, offset, with_bits(block, bits, layer.k))
         newest = newest + 1
         total = total + 1
@@ -179,14 +164,6 @@ local function seen_add(base, params, fingerprints)
     redis.call('HSET', base, 'newest', newest, 'total', total)
   end
   return answers
-end
-
-local function seen_undo()
-  for i = #undo, 1, -1 do
-    undo[i]()
-  end
-  undo = {}
-  return touched
 end
 
 local function seen_drop(base, limit)
@@ -232,4 +209,4 @@ local function seen_status(base, params)
   return status_of(total, capacity, expected)
 end
 
-return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status, has = seen_has}
+return {add = seen_add, drop = seen_drop, status = seen_status, has = seen_has}

@@ -1,7 +1,6 @@
 -- Seen as 64-bit integers, without false positives up to collisions of 64 bits.
 --
--- Returns   add, drop, status, has, and undo, which takes back what this script has recorded and
---           names the key that was in the way (the same five in each file of this folder); and
+-- Returns   add, drop, status and has (the same four in each file of this folder); and
 --           forget, which the others cannot.
 -- KEYS      base          hash: count (members), first (buckets to begin with), buckets, width and
 --                         position (see Growth), dropped (cursor of seen_drop)
@@ -31,7 +30,6 @@ local FILL = 192 -- members per bucket on average
 local MOST_FIRST = 64 ^ 3 -- buckets to begin with: three digits. Enough for 50 million members
 local CHUNK = 200 -- members or keys per command
 local call = redis.call
-local undo, touched = {}, nil -- functions; the key that was asked last
 
 -- A new string costs Lua 0.1 µs, string.format and what it returns three times that. Bucket
 -- names are therefore put together from strings that are there already.
@@ -69,7 +67,6 @@ end
 
 -- -> first, width, position, count, buckets
 local function load(base, params)
-  touched = base
   local state = call('HMGET', base, 'first', 'width', 'position', 'count', 'buckets')
   local wanted = math.ceil(2 * tonumber(params and params[1] or 0) / FILL)
   local first = number_within(state[1], math.max(1, math.min(wanted, MOST_FIRST)), 1, MOST_FIRST)
@@ -95,8 +92,6 @@ local function split(prefix, start, width, first)
   local old = bucket_at(prefix, start)
   local middle = start + width / 2
   local new = bucket_at(prefix, middle)
-  touched = new
-  call('SCARD', new) -- before anything is moved there
   local members = call('SMEMBERS', old)
   -- An intset comes in ascending order, which saves 0.4 µs a member here.
   local sorted = call('OBJECT', 'ENCODING', old) == 'intset'
@@ -123,7 +118,6 @@ local function split(prefix, start, width, first)
     call('UNLINK', old)
     in_chunks('SADD', old, members, 1, low - 1)
   end
-  return new
 end
 
 local function seen_add(base, params, fingerprints)
@@ -134,22 +128,6 @@ local function seen_add(base, params, fingerprints)
   local scale, half = scale_of(first), first / 2
   local last = first * (1 - 2 ^ -53) -- the largest members round up to 2^63
   local answers = {}
-  local added, buckets_of, halves = {}, {}, {} -- the first two up to count - before
-  undo[#undo + 1] = function()
-    for i = 1, #added do
-      if call('SREM', buckets_of[i], added[i]) == 0 then
-        for j = 1, #halves do
-          call('SREM', halves[j], added[i])
-        end
-      end
-    end
-    if before > 0 or #halves > 0 then
-      call(
-        'HSET', base, 'first', first, 'width', width, 'position', position, 'count', before,
-        'buckets', buckets
-      )
-    end
-  end
   for i = 1, #fingerprints do
     local member = fingerprints[i]
     local place = member * scale + half
@@ -160,17 +138,16 @@ local function seen_add(base, params, fingerprints)
     if start < position then
       start = place - place % (width / 2)
     end
-    touched = bucket_at(prefix, start)
-    local new = call('SADD', touched, member)
+    local bucket = bucket_at(prefix, start)
+    local new = call('SADD', bucket, member)
     answers[i] = new
     if new == 1 then
       count = count + 1
-      added[count - before], buckets_of[count - before] = member, touched
     elseif new ~= 0 then
-      wrong_answer(new, 'SADD', touched)
+      wrong_answer(new, 'SADD', bucket)
     end
     if count > full then
-      halves[#halves + 1] = split(prefix, position, width, first)
+      split(prefix, position, width, first)
       buckets = buckets + 1
       full = full + FILL
       position = position + width
@@ -187,14 +164,6 @@ local function seen_add(base, params, fingerprints)
     )
   end
   return answers
-end
-
-local function seen_undo()
-  for i = #undo, 1, -1 do
-    undo[i]()
-  end
-  undo = {}
-  return touched
 end
 
 local function seen_drop(base, limit)
@@ -240,5 +209,5 @@ local function seen_status(base, params)
   return status_of(count, buckets * FILL, count / 2 ^ 64)
 end
 
-return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status, has = seen_has,
+return {add = seen_add, drop = seen_drop, status = seen_status, has = seen_has,
   forget = seen_forget}

@@ -1,7 +1,6 @@
 -- Seen in RedisBloom: scalable filters of the module, one after the other.
 --
--- Returns   add, drop, status, has, and undo, which takes back what this script has recorded and
---           names the key that was in the way (the same five in each file of this folder).
+-- Returns   add, drop, status and has (the same four in each file of this folder).
 -- KEYS      base           hash: filters (how many), rate (of error, of all together), unit (size
 --                          of a layer of the newest filter), room (what that filter still takes),
 --                          capacity (what all filters take), total (fingerprints)
@@ -26,7 +25,6 @@ local MOST = 2 ^ 40 -- fingerprints
 local SHARE = 0.5 -- size of a layer of the next filter over all that there is
 local CHUNK = 200 -- fingerprints per command: `unpack` has a limit, and a C stack behind it
 local call, format = redis.call, string.format
-local touched -- the key that was asked last
 
 local function rate_of(state, filter)
   return state.rate * (filter == 1 and 0.9 or 0.1 / (filter * (filter - 1)))
@@ -42,7 +40,6 @@ local function unit_of(wanted, rate)
 end
 
 local function load(base, params)
-  touched = base
   local stored =
     call('HMGET', base, 'filters', 'rate', 'unit', 'room', 'capacity', 'total')
   local filters = math.floor(number_within(stored[1], 0, 0, MOST_FILTERS))
@@ -63,7 +60,6 @@ local function add_filter(base, params, state)
   state.unit = unit_of(wanted, rate)
   state.room = LAYERS * state.unit
   state.capacity = state.capacity + state.room
-  touched = base .. ':' .. state.filters
   call(
     'BF.RESERVE', base .. ':' .. state.filters, format('%.17g', rate),
     format('%.0f', state.unit), 'EXPANSION', '1'
@@ -77,7 +73,6 @@ end
 -- -> the filter's answers, one for each fingerprint
 local function ask(command, base, filter, fingerprints)
   local key, answers = base .. ':' .. filter, {}
-  touched = key
   for first = 1, #fingerprints, CHUNK do
     local last = math.min(first + CHUNK - 1, #fingerprints)
     local reply = call(command, key, unpack(fingerprints, first, last))
@@ -129,11 +124,6 @@ local function seen_add(base, params, fingerprints)
   return answers
 end
 
--- What is in the way is found before anything is recorded.
-local function seen_undo()
-  return touched
-end
-
 -- The module frees a filter as a whole, in 0.14 ms for each megabyte.
 local function seen_drop(base, limit)
   local known, filters = pcall(number_within, call('HGET', base, 'filters'), 0, 0, MOST_FILTERS)
@@ -181,4 +171,4 @@ local function seen_status(base, params)
   return status_of(state.total, state.capacity - (LAYERS - layers) * state.unit, expected)
 end
 
-return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status, has = seen_has}
+return {add = seen_add, drop = seen_drop, status = seen_status, has = seen_has}
