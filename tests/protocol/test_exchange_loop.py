@@ -159,34 +159,6 @@ def test_void_leases(redis_server: RedisServer) -> None:
         asyncio.run(crawl(client))
 
 
-def test_a_foreign_key_that_only_reaping_needs(redis_server: RedisServer) -> None:
-    """A dead worker's leases wait until it is deleted, and nothing else does."""
-
-    async def crawl(client: redis.Redis) -> None:
-        async with worker_of_two(redis_server) as (puppet, exchange_loop):
-            run_session = exchange_loop.run_session
-            puppet.demanded = Demand(False, 0, 0, {}, most=2)
-            dead = Worker(client, NAME, EXACT)
-            dead.send(["of the dead"])
-            dead.claim(1)
-            client.set(calls.prefix(NAME, 0) + "letters", "of somebody else")
-            client.zadd(calls.prefix(NAME, 0) + "workers", {dead.id: 1})
-            for session, lease in puppet.leases:
-                session.finish(Finish(lease.id, "done"))
-            puppet.leases.clear()
-            puppet.demanded = Demand(True, 2, 2, {}, most=2)
-            exchange_loop.enqueue(request(run_session, "another"))
-            exchange_loop.wake()
-            await until(lambda: puppet.leases, "claimed")
-            await until(lambda: exchange_loop.finished() == 2, "its exchanges are taken in")
-            assert [lease.entry for _, lease in puppet.leases] == [b"another"]
-            client.delete(calls.prefix(NAME, 0) + "letters")
-            await until(lambda: len(puppet.leases) == 2, "the dead worker's request is claimed")
-
-    with redis_server.client() as client:
-        asyncio.run(crawl(client))
-
-
 def test_complete_is_taken_back(redis_server: RedisServer) -> None:
     """When something is added, and when the worker has to join again: a spider that is idle for
     good must not be closed between that and the next replies."""
