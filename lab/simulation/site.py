@@ -81,7 +81,8 @@ class Site:
             # Scrapy counts the retries of a request over its redirects.
             if page.redirect is not None and self._failures(page) > RETRY_TIMES:
                 page.answers = []
-        self.starts = [0, *self.pages[0].links[:2]] if "cookies" in plan.features else [0]
+        starts = [0, *self.pages[0].links[:2]] if "cookies" in plan.features else [0]
+        self.starts = list(dict.fromkeys(starts))
         self.log: list[tuple[float, str, str, int]] = []
         self.hits: Counter[str] = Counter()
         self.begun: dict[str, list[float]] = defaultdict(list)
