@@ -76,19 +76,29 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
 
     loop = asyncio.get_running_loop()
     # Accepted, and not yet among aiohttp's connections: many may come at once.
-    coming: set[object] = set()
+    coming: dict[web.RequestHandler, None] = {}
+    going: set[web.RequestHandler] = set()
 
     def connected() -> asyncio.BaseProtocol:
-        if len(answering.connections) + len(coming) >= MOST_CONNECTIONS:
-            idle = (one for one in answering.connections if one not in asking)
+        taken = dict.fromkeys([*answering.connections, *coming])  # the oldest first
+        going.intersection_update(taken)
+        if len(taken) - len(going) >= MOST_CONNECTIONS:
+            idle = (one for one in taken if one not in asking and one not in going)
             if (oldest := next(idle, None)) is None:
                 return _Full()
-            oldest.force_close()
+            going.add(oldest)
+            if oldest not in coming:
+                oldest.force_close()
         protocol = answering()
-        coming.add(protocol)
+        coming[protocol] = None
         # In the next turn of the loop it is one of aiohttp's.
-        loop.call_soon(loop.call_soon, coming.discard, protocol)
+        loop.call_soon(loop.call_soon, has_come, protocol)
         return protocol
+
+    def has_come(protocol: web.RequestHandler) -> None:
+        del coming[protocol]
+        if protocol in going:
+            protocol.force_close()
 
     try:
         server = await loop.create_server(connected, host, port)

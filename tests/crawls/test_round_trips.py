@@ -12,7 +12,7 @@ from lab.servers import RedisServer
 from lab.site import Answer, Site
 from tests.harness.crawl import Run
 
-NAMES = rb"\r\n(EVALSHA|EVAL|PING|ROLE|SUBSCRIBE|INFO)\r\n"
+NAMES = rb"\r\n(EVALSHA|EVAL|PING|ROLE|SUBSCRIBE|INFO|CONFIG)\r\n"
 
 
 class Counted:
@@ -54,7 +54,8 @@ class Counted:
 def test_a_crawl_of_one_page(crawl: Run, redis_server: RedisServer) -> None:
     """On a server that knows the scripts five round trips bring the first lease: what the server
     is, its time, whether an old run is over, the join, and the exchange. After the last page there
-    are three to the end, and three in which the worker leaves."""
+    are three to the end, and three in which the worker leaves. One without an append-only file is
+    asked for its snapshots, too."""
     way = Counted(redis_server.port)
 
     def answer(path: str) -> Answer:
@@ -67,6 +68,6 @@ def test_a_crawl_of_one_page(crawl: Run, redis_server: RedisServer) -> None:
             settings = {"REDISQ_URL": way.url, "REDISQ_FRONTIER": name}
             assert crawl("follow", site, settings).wait().reason == "finished"
     begin = way.events[: way.events.index("lease")]
-    assert begin == ["PING INFO ROLE", *["EVALSHA"] * 4]
+    assert begin == ["PING INFO ROLE", "CONFIG", *["EVALSHA"] * 4]
     end = way.events[way.events.index("page") + 1 :]
     assert end in (["EVALSHA", "ROLE", *["EVALSHA"] * 4], ["EVALSHA"] * 5)
