@@ -855,7 +855,9 @@ def test_limits_of_what_no_lease_stands_for(
     """They hold for hosts of which no worker has a lease: for the files of a pipeline, and for
     start requests that cannot be stored."""
     with Site(lambda path: Answer("x"), hosts=2) as site:
-        given = {**limit, "FILES_STORE": tmp_path / "files"}
+        files = tmp_path / "files"
+        files.mkdir()  # two workers of Scrapy that make it at the same moment fail
+        given = {**limit, "FILES_STORE": files}
         # The last URL is that of the other host.
         sites = f"{site.url} http://127.0.0.2:{site.port}/files"
         for worker in crawl.fleet(2, "sideways", None, given, sites=sites, pages=4):
