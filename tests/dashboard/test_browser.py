@@ -87,7 +87,7 @@ def test_pages(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
         served = Served(redis_server.url)
         try:
             context = browser.new_context(viewport={"width": 1440, "height": 900})
-            context.set_default_timeout(20_000)
+            context.set_default_timeout(60_000)
             at = Pages(context.new_page(), served)
             at.page.goto(served.url)
             look_at_crawls(at)
@@ -308,7 +308,7 @@ def test_dialogs(
     served = Served(redis_server.url)
     with chromium() as browser:
         context = browser.new_context()
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         at = Pages(context.new_page(), served)
         try:
             at.page.goto(served.url)
