@@ -17,8 +17,9 @@ from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter, referer_str
 
 from scrapy_redisq.errors import RedisqError
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.names import seen_alone
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
@@ -95,7 +96,7 @@ class RedisqDupeFilter(BaseDupeFilter):
             "%s: backend %s, keys %s%s",
             type(self).__name__,
             self._seen.name,
-            calls.seen_alone(self._name),
+            seen_alone(self._name),
             self._seen.name,
         )
 
@@ -104,7 +105,7 @@ class RedisqDupeFilter(BaseDupeFilter):
             backend = "exact"
         else:
             # A filter that exists is used on, whatever modules the server has by now.
-            prefix = calls.seen_alone(self._name)
+            prefix = seen_alone(self._name)
             kept = [
                 name
                 for name in ("bitmap", "redisbloom")
@@ -138,7 +139,7 @@ class RedisqDupeFilter(BaseDupeFilter):
     def status(self) -> SeenStatus:
         """What the filter holds and has cost. Raises redis-py's errors or `RedisqError`."""
         assert self._client is not None, "open() comes first"
-        return execute(self._client, calls.seen_status(self._name, 0, self._generation, self._seen))
+        return execute(self._client, admin.seen_status(self._name, 0, self._generation, self._seen))
 
     def close(self, reason: str) -> None:
         if self._client is not None:

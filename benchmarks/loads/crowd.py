@@ -11,8 +11,8 @@ import redis
 from benchmarks.common import Figures
 from benchmarks.loads.members import NAME, join
 from lab.servers import RedisServer, any_server
-from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import SlotLimit
+from scrapy_redisq.frontier.names import meta_key
 from scrapy_redisq.frontier.operations import Enqueue, Finish, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -103,7 +103,7 @@ class Crowd:
         for first in range(0, slots, at_once):
             last = min(first + at_once, slots)
             for part in _parts(each, 200_000):
-                fill([calls.meta_key(NAME, 0)], [REST, self._number, first, last, part, due])
+                fill([meta_key(NAME, 0)], [REST, self._number, first, last, part, due])
                 self._number += part * (last - first)
 
     def _exchange(self, size: int) -> None:

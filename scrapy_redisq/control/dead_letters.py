@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from scrapy_redisq.control.stored import StoredFrontier
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier import admin, runs
 from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.serialization.entry_format import forget_retries
 
@@ -162,11 +162,11 @@ class LetterMethods(StoredFrontier):
         return itertools.islice(found, limit)
 
     def _dead_of(self, shard: int) -> Iterator[DeadLetter]:
-        page = self._run(calls.letters(self.name, shard, most=READ_BATCH))
+        page = self._run(admin.letters(self.name, shard, most=READ_BATCH))
         while page.letters:
             yield from _letters(shard, page.letters)
             after = page.letters[-1][0], page.number
-            page = self._run(calls.letters(self.name, shard, after=after, most=READ_BATCH))
+            page = self._run(admin.letters(self.name, shard, after=after, most=READ_BATCH))
 
     def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """The dead letter of this id; None if there is none. Raises ValueError for no id."""
@@ -178,7 +178,7 @@ class LetterMethods(StoredFrontier):
         for shard, numbers in _by_shard(ids).items():
             left = numbers
             while left:
-                found = self._run(calls.named_letters(self.name, shard, left[:READ_BATCH]))
+                found = self._run(admin.named_letters(self.name, shard, left[:READ_BATCH]))
                 yield from _letters(shard, found)
                 left = left[len(found) :]
 
@@ -214,10 +214,10 @@ class LetterMethods(StoredFrontier):
         same = [(x.place[1], x.digest, forget_retries(x.entry)) for x in letters]
         # One with a log of its own may have lost its seal, and with it that the run is over: what
         # is requeued into that would go when the next one begins. So shard 0 is asked first.
-        requeued = -1 if shard else self._run(calls.requeue(self.name, shard, same))
+        requeued = -1 if shard else self._run(admin.requeue(self.name, shard, same))
         while requeued < 0:
             drive(self._run, runs.open_shard(self.name, shard, self._run_id()))
-            requeued = self._run(calls.requeue(self.name, shard, same))
+            requeued = self._run(admin.requeue(self.name, shard, same))
         return int(requeued)
 
     def purge(
@@ -237,7 +237,7 @@ class LetterMethods(StoredFrontier):
         try:
             for shard, part in _batches(letters):
                 digests = [(letter.place[1], letter.digest) for letter in part]
-                gone = self._run(calls.purge(self.name, shard, digests))
+                gone = self._run(admin.purge(self.name, shard, digests))
                 purged += [letter.id for letter, was in zip(part, gone, strict=True) if was]
         finally:
             self._note("purge", "dead letters", len(purged))

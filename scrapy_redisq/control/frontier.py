@@ -27,10 +27,10 @@ from scrapy_redisq.errors import (
     Unserializable,
     reason,
 )
-from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.calls import number
+from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
+from scrapy_redisq.frontier.names import key_prefix, number
 from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.seen import SeenFilter, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import numbers_of_any
@@ -177,7 +177,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
             self._seeds.check_fingerprinter(stored.fingerprinter)
         if config.dupefilter == "bloom":
             shards = config.shard_numbers(self.name) if config.spread else (0,)
-            found = probe(self.client, [calls.prefix(self.name, shard) for shard in shards])
+            found = probe(self.client, [key_prefix(self.name, shard) for shard in shards])
             config = replace(config, backend="redisbloom" if found else "bitmap")
         else:
             config = replace(config, backend="exact")
@@ -440,7 +440,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         crawl is over, its workers close with ``frontier_corrupt``, and say how many requests are
         missing.
         """
-        mended = [self._run(calls.mend(self.name, shard)) for shard in self._any_shards()]
+        mended = [self._run(admin.mend(self.name, shard)) for shard in self._any_shards()]
         return [key for key in mended if key]
 
     def _any_shards(self) -> tuple[int, ...]:

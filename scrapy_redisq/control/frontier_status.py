@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from scrapy_redisq.frontier.calls import number, pairs
 from scrapy_redisq.frontier.config import FrontierConfig, shown_arguments
+from scrapy_redisq.frontier.names import number, pairs
 from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.seen import SeenStatus
 

@@ -11,7 +11,7 @@ from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.scaling import Bounds, Wanted, wanted_workers
 from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
@@ -47,7 +47,7 @@ class LookMethods(PastMethods):
     def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
         seen, generation = seen_filter(config), meta.get("generation", "")
         parts: list[SeenStatus] = [
-            self._run(calls.seen_status(self.name, shard, generation, seen))
+            self._run(admin.seen_status(self.name, shard, generation, seen))
             for shard in config.shard_numbers(self.name)
         ]
         return SeenStatus.total(parts)
@@ -61,7 +61,7 @@ class LookMethods(PastMethods):
         not raised.
         """
         away: dict[int, str] = {}
-        waits: list[calls.Waits] = []
+        waits: list[admin.Waits] = []
         try:
             meta = self._meta(self._status(0))
         except TROUBLE as error:
@@ -100,10 +100,10 @@ class LookMethods(PastMethods):
         samples = self.series(120)["samples"]
         return memory.summary(found, status, self._conditions(), samples)
 
-    def _waits(self, shard: int) -> list[calls.Waits]:
-        waits = [self._run(calls.waits(self.name, shard))]
+    def _waits(self, shard: int) -> list[admin.Waits]:
+        waits = [self._run(admin.waits(self.name, shard))]
         while len(waits) < waits[0].parts:
-            waits.append(self._run(calls.waits(self.name, shard, len(waits))))
+            waits.append(self._run(admin.waits(self.name, shard, len(waits))))
         return waits
 
     def _conditions(self) -> list[Condition]:
@@ -121,7 +121,7 @@ class LookMethods(PastMethods):
         looked at.
         """
         status = status or self.status()
-        waits: list[calls.Waits] = []
+        waits: list[admin.Waits] = []
         if status["state"] not in {"absent", "complete"} and (config := self.config()) is not None:
             for shard in config.shard_numbers(self.name):
                 waits += self._waits(shard)

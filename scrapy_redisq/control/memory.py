@@ -11,16 +11,27 @@ from typing import Any
 
 import redis
 
-from scrapy_redisq.frontier.calls.names import keys_of, prefix
-from scrapy_redisq.frontier.calls.parts import (
-    MANY,
-    PARTS,
-    SINGLE,
-    is_queue,
-    part_of,
-    word_of,
-)
+from scrapy_redisq.frontier.names import key_prefix, keys_of
 from scrapy_redisq.server.condition import Condition
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "queues": ("ready", "levels", "queue", "delayed", "post", "posted"),
+    "leases": ("leases", "busy", "tokens", "workers", "worker"),
+    "seen": ("seen", "trash", "ended"),
+    "dead": ("dead", "letters"),
+    "slots": (
+        *("slot", "limits", "aside", "paused", "ruled"),
+        *("robots", "robots_until"),
+    ),
+    "series": ("series", "marks", "actions", "history", "histories"),
+    "run": ("meta", "counts", "reaped"),
+}
+"""The first words of the keys of each part of a frontier."""
+
+_PART_OF = {word: part for part, words in PARTS.items() for word in words}
+
+MANY = frozenset({"levels", "queue", "leases", "worker", "tokens", "seen", "slot", "series"})
+"""Words of which there are several keys; of all others there is one."""
 
 SCAN_BATCH = 1_000
 SCAN_BATCHES = 100
@@ -67,7 +78,7 @@ def measure(
     millisecond. What a server refuses is `Found.problem`. Raises what the clients do, if a server
     goes away."""
     found = found or Found()
-    prefixes = [prefix(name, shard).encode() for shard in shards]
+    prefixes = [key_prefix(name, shard).encode() for shard in shards]
     try:
         for node in nodes:
             _measure_node(node, name, prefixes, found)
@@ -82,13 +93,13 @@ def _measure_node(node: redis.Redis, name: str, prefixes: Sequence[bytes], found
         found.complete = False
         # Those that there is one of must not be missed: they may be the largest.
         for start in prefixes:
-            for word in SINGLE:
+            for word in _PART_OF.keys() - MANY:
                 groups[word] = list({*groups[word], start + word.encode()})
     for word, all_keys in groups.items():
         keys = all_keys
         scale = 1 / share if word in MANY else 1.0
         largest: list[bytes] = []
-        if is_queue(word):
+        if word == "queue":
             keys, largest = _by_length(node, all_keys)
         chosen = random.Random(0).sample(keys, min(SAMPLED, len(keys)))
         large = _usages(node, largest)
@@ -97,7 +108,7 @@ def _measure_node(node: redis.Redis, name: str, prefixes: Sequence[bytes], found
             found.largest = max(found.largest, (size, key.decode("utf-8", "replace")))
         there = len(keys) * len(sampled) / len(chosen) if chosen else 0.0
         mean = sum(sampled) / len(sampled) if sampled else 0.0
-        part = part_of(word)
+        part = _PART_OF.get(word, "run")
         found.bytes[part] += (sum(large) + mean * there) * scale
         found.keys[part] += (len(large) + there) * scale
 
@@ -115,7 +126,7 @@ def _scan(
             start = next((start for start in prefixes if key.startswith(start)), None)
             if start is not None:
                 rest = key[len(start) :].decode("utf-8", "replace")
-                groups[word_of(rest)].append(key)
+                groups[rest.partition(":")[0]].append(key)
         if cursor == 0:
             return groups, 1.0
         if batch == SCAN_BATCHES:

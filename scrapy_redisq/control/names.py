@@ -7,7 +7,7 @@ import contextlib
 import redis
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.calls.names import EVERY_META, name_in
+from scrapy_redisq.frontier.names import EVERY_META, name_in
 from scrapy_redisq.server.cluster import nodes_of
 from scrapy_redisq.server.connection import Client
 from scrapy_redisq.settings.settings import check_frontier_name

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from scrapy_redisq.control.stored import StoredFrontier
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.seen import exact_member
 
 RESOLUTIONS = {10: 360, 120: 720, 1_800: 1_488}
@@ -16,7 +16,10 @@ RESOLUTIONS = {10: 360, 120: 720, 1_800: 1_488}
 READ_BATCH = 500
 """Records of the history that one script reads."""
 
-_Number = Annotated[int, msgspec.Meta(ge=0, le=calls.MOST_COUNTED)]
+_MOST = 2**53
+"""Larger numbers are of another hand."""
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 
 
 class _History(msgspec.Struct):
@@ -55,7 +58,7 @@ class PastMethods(StoredFrontier):
         most = kept if most is None else max(1, min(most, kept))
         config = self.config()
         shards = [
-            self._run(calls.series(self.name, shard, seconds=resolution, most=most))
+            self._run(admin.series(self.name, shard, seconds=resolution, most=most))
             for shard in (config.shard_numbers(self.name) if config else ())
         ]
         samples = _summed(shards, resolution, one_server=not (config and config.spread))
@@ -70,7 +73,7 @@ class PastMethods(StoredFrontier):
         what: its release, or a digest of its settings).
         """
         return [
-            {**mark._asdict(), "at": mark.at / 1e6} for mark in self._run(calls.marks(self.name))
+            {**mark._asdict(), "at": mark.at / 1e6} for mark in self._run(admin.marks(self.name))
         ]
 
     def actions(self) -> list[dict[str, Any]]:
@@ -79,7 +82,7 @@ class PastMethods(StoredFrontier):
         and the command line. What is done again within a minute is added up."""
         return [
             {**action._asdict(), "at": action.at / 1e6}
-            for action in self._run(calls.actions(self.name))
+            for action in self._run(admin.actions(self.name))
         ]
 
     def history(self, limit: int = 100) -> list[dict[str, Any]]:
@@ -91,7 +94,7 @@ class PastMethods(StoredFrontier):
             found: dict[str, dict[str, Any]] = {}
             for skip in range(0, max(0, limit), READ_BATCH):
                 most = min(READ_BATCH, limit - skip)
-                call = calls.history(self.name, shard, skip=skip, most=most)
+                call = admin.history(self.name, shard, skip=skip, most=most)
                 records = self._run(call)
                 found |= {
                     id: record for id, at, packed in records if (record := _record(at, packed))
@@ -104,7 +107,7 @@ class PastMethods(StoredFrontier):
     def history_of(self, shard: int, identity: bytes) -> dict[str, Any] | None:
         """What became of the request that is known by its fingerprint or ``identity``, on a shard;
         None if that is not kept."""
-        call = calls.history(self.name, shard, ids=[exact_member(identity)])
+        call = admin.history(self.name, shard, ids=[exact_member(identity)])
         for _, at, packed in self._run(call):
             return _record(at, packed)
         return None
@@ -116,24 +119,24 @@ def _record(at: float, packed: bytes) -> dict[str, Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     ended = at / 1e6
-    if not 0 <= ended < calls.MOST_COUNTED / 1e6:
+    if not 0 <= ended < _MOST / 1e6:
         return None
     return {**msgspec.structs.asdict(record), "ended": ended, "started": ended - record.seconds}
 
 
 def _summed(
-    shards: list[list[calls.Sample]], resolution: int, *, one_server: bool
+    shards: list[list[admin.Sample]], resolution: int, *, one_server: bool
 ) -> list[dict[str, Any]]:
     """One sample for each time and run of which some shard has one. A shard that has none of that
     time has what it had before: nothing has happened there."""
-    times: dict[tuple[int, str], list[calls.Sample | None]] = {}
+    times: dict[tuple[int, str], list[admin.Sample | None]] = {}
     first_at: dict[tuple[int, str], int] = {}
     for number, samples in enumerate(shards):
         for sample in samples:
             time = sample.at // resolution, sample.run
             times.setdefault(time, [None] * len(shards))[number] = sample
             first_at[time] = min(sample.at, first_at.get(time, sample.at))
-    before: dict[str, list[calls.Sample | None]] = {}
+    before: dict[str, list[admin.Sample | None]] = {}
     summed = []
     for time in sorted(times, key=lambda time: (time[0], first_at[time])):
         new = times[time]
@@ -142,7 +145,7 @@ def _summed(
         there = [sample for sample in new if sample]
         all_known = [sample for sample in last if sample]
         numbers = map(sum, zip(*(sample.counted for sample in all_known), strict=True))
-        counted = dict(zip(calls.COUNTED, numbers, strict=True))
+        counted = dict(zip(admin.COUNTED, numbers, strict=True))
         unfinished = counted["created"] - counted["finished"]
         memory = [sample.memory for sample in all_known]
         summed.append(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from scrapy_redisq.control.words import counted
-from scrapy_redisq.frontier.calls import Waits
+from scrapy_redisq.frontier.admin import Waits
 
 CONCURRENCY = 16
 """Downloads that a worker has in progress at a time: Scrapy's CONCURRENT_REQUESTS."""

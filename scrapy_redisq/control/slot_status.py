@@ -9,8 +9,8 @@ from typing import Any
 
 from scrapy_redisq.control.stored import StoredFrontier
 from scrapy_redisq.errors import FrontierError
-from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.calls import SlotRecord
+from scrapy_redisq.frontier import admin
+from scrapy_redisq.frontier.admin import SlotRecord
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
 from scrapy_redisq.frontier.slot_names import slot_name
 
@@ -126,7 +126,7 @@ class SlotMethods(StoredFrontier):
             known: set[str] = set()
             cursors: Mapping[str, str] = dict.fromkeys(SOURCES, "0")
             while cursors:
-                cursors, records = self._run(calls.list_slots(self.name, shard, cursors=cursors))
+                cursors, records = self._run(admin.list_slots(self.name, shard, cursors=cursors))
                 for record in records:
                     if record.slot not in known:
                         known.add(record.slot)
@@ -136,7 +136,7 @@ class SlotMethods(StoredFrontier):
         """One slot, whether anything is known of it or not. Raises `FrontierError` if there is no
         frontier."""
         slot, shard = self._place_of(slot)
-        _, (record,) = self._run(calls.list_slots(self.name, shard, names=[slot]))
+        _, (record,) = self._run(admin.list_slots(self.name, shard, names=[slot]))
         return SlotStatus.of(record)
 
     def named_slots(self, slots: Iterable[str]) -> Iterator[SlotStatus]:
@@ -150,7 +150,7 @@ class SlotMethods(StoredFrontier):
         for shard, names in by_shard.items():
             for start in range(0, len(names), NAMED_BATCH):
                 part = names[start : start + NAMED_BATCH]
-                _, records = self._run(calls.list_slots(self.name, shard, names=part))
+                _, records = self._run(admin.list_slots(self.name, shard, names=part))
                 yield from map(SlotStatus.of, records)
 
     def slot_queues(self, slot: str) -> list[dict[str, int]]:
@@ -159,7 +159,7 @@ class SlotMethods(StoredFrontier):
         slot, shard = self._place_of(slot)
         return [
             {"priority": priority, "queued": queued}
-            for priority, queued in self._run(calls.slot_queues(self.name, shard, slot))
+            for priority, queued in self._run(admin.slot_queues(self.name, shard, slot))
         ]
 
     def pause(self, slot: str) -> None:
@@ -169,12 +169,12 @@ class SlotMethods(StoredFrontier):
         second, through restarts and in the next runs, until `resume` or `reset`. Raises
         `FrontierError` if there is no frontier, or one without slots.
         """
-        self._rule(calls.pause, slot)
+        self._rule(admin.pause, slot)
         self._note("pause", slot)
 
     def resume(self, slot: str) -> None:
         """Let ``slot`` go on at once: after `pause`, in a back-off, or when it was set aside."""
-        self._rule(calls.resume, slot)
+        self._rule(admin.resume, slot)
         self._note("resume", slot)
 
     def pause_crawl(self) -> None:
@@ -197,7 +197,7 @@ class SlotMethods(StoredFrontier):
             raise FrontierError(f"there is no frontier {self.name!r}")
         # Shard 0 last: what it has is what people are shown, and then all have it.
         for shard in reversed(config.shard_numbers(self.name)):
-            self._run(calls.pause_run(self.name, shard, paused=paused))
+            self._run(admin.pause_run(self.name, shard, paused=paused))
 
     def limit(self, slot: str, **options: Any) -> SlotLimit:
         """Give ``slot`` a limit in the place of that of the settings, for all workers within a
@@ -210,14 +210,14 @@ class SlotMethods(StoredFrontier):
         """
         parts = zip(LIMIT_PARTS, parse_limit(options).to_text().split(), strict=True)
         own = " ".join(text if name in options else "-" for name, text in parts)
-        self._rule(calls.limit, slot, own)
+        self._rule(admin.limit, slot, own)
         given = ", ".join(f"{name} {value}" for name, value in options.items())
         self._note("limit", f"{slot}: {given}")
         return parse_limit(options, self.slot(slot).limit)
 
     def unlimit(self, slot: str) -> SlotLimit:
         """Let the settings' limit of ``slot`` hold again; -> the limit that holds now."""
-        self._rule(calls.limit, slot, "")
+        self._rule(admin.limit, slot, "")
         self._note("unlimit", slot)
         return self.slot(slot).limit
 
@@ -231,7 +231,7 @@ class SlotMethods(StoredFrontier):
         dropped, cursor = 0, "0"
         try:
             while cursor:
-                n, cursor = self._run(calls.drop(self.name, shard, slot, cursor))
+                n, cursor = self._run(admin.drop(self.name, shard, slot, cursor))
                 dropped += n
         finally:
             self._note("drop", slot, dropped)

@@ -12,9 +12,9 @@ from redis.exceptions import RedisError
 
 from scrapy_redisq.control.frontier_status import config_of
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, RedisqError
-from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.calls import pairs
+from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
+from scrapy_redisq.frontier.names import meta_key, pairs
 from scrapy_redisq.frontier.scripts import Call, execute
 from scrapy_redisq.server.connection import Client
 
@@ -56,7 +56,7 @@ class StoredFrontier:
             for text in (self.by, what, on)
         )
         try:
-            self._run(calls.note(self.name, by, what, on, number))
+            self._run(admin.note(self.name, by, what, on, number))
         except (RedisError, RedisqError, OSError) as error:
             logger.warning("It was done, but not noted in the action log: %s", error)
 
@@ -91,7 +91,7 @@ class StoredFrontier:
             yield
         except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
             raise FrontierCorrupt(
-                f"what {calls.meta_key(self.name, 0)} or a key beside it says makes no sense "
+                f"what {meta_key(self.name, 0)} or a key beside it says makes no sense "
                 f"({error}): something else than scrapy-redisq has written to it"
             ) from error
 
@@ -100,7 +100,7 @@ class StoredFrontier:
         meta = pairs(status.get("meta", []))
         if meta and "format" not in meta:
             raise FrontierCorrupt(
-                f"key {calls.meta_key(self.name, 0)} is not a frontier's: something else than "
+                f"key {meta_key(self.name, 0)} is not a frontier's: something else than "
                 f"scrapy-redisq wrote it; delete it or use another name"
             )
         if meta and meta["format"] != str(FORMAT):

@@ -15,7 +15,7 @@ from scrapy_redisq.control.frontier_status import config_of
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.seeds import SeedReader
 from scrapy_redisq.errors import FrontierError, RedisqError, Undecodable, reason
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.operations import parse_lease
 from scrapy_redisq.frontier.seen import seen_filter
@@ -69,7 +69,7 @@ class UrlMethods(LetterMethods, PastMethods):
         """
         asked = self._asked(url, slot, fingerprint)
         known = self._run(
-            calls.ask_seen(
+            admin.ask_seen(
                 self.name,
                 asked.shard,
                 asked.run,
@@ -121,7 +121,7 @@ class UrlMethods(LetterMethods, PastMethods):
                 f"the dupefilter of frontier {self.name!r} is {kind} and cannot forget a URL: "
                 "ExactDupeFilter can (DUPEFILTER_CLASS, from the next run on)"
             )
-        call = calls.forget_seen(
+        call = admin.forget_seen(
             self.name, asked.shard, asked.run, asked.generation, asked.fingerprint
         )
         was_seen = bool(self._run(call))
@@ -163,10 +163,10 @@ class UrlMethods(LetterMethods, PastMethods):
         text = "" if asked.given or self._seeds.has_own_fingerprinter else telling_part(asked.url)
         looked, through = 0, True
         # Once more to the leases: it may have been claimed since they were looked at.
-        for place in (*calls.PLACES, "leases"):
+        for place in (*admin.PLACES, "leases"):
             cursor = ""
             while True:
-                call = calls.find(self.name, asked.shard, place, asked.slot, text, cursor)
+                call = admin.find(self.name, asked.shard, place, asked.slot, text, cursor)
                 cursor, n, found = self._run(call)
                 looked += n
                 for who, which, data in found:

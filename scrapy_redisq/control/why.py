@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from scrapy_redisq.control.words import counted, size_text, time_text
-from scrapy_redisq.frontier.calls import Waits
+from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.server.condition import Condition
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapy_redisq.control.frontier_status import workers_of
 from scrapy_redisq.control.stored import StoredFrontier
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import admin
 
 ORDERS = ("quiet", "work", "stop")
 """What workers can be told."""
@@ -43,6 +43,6 @@ class WorkerMethods(StoredFrontier):
         if isinstance(workers, str):
             raise TypeError(f"takes a list of ids, not {workers!r:.100}")
         ids = None if workers is None else list(workers)
-        told: int = self._run(calls.tell(self.name, what, ids))
+        told: int = self._run(admin.tell(self.name, what, ids))
         self._note(what, "all workers" if ids is None else ", ".join(ids), told)
         return told

@@ -1,7 +1,8 @@
 """The frontier protocol: everything about Redis, nothing about Scrapy.
 
 ``lua/``           the scripts; ``shared/keys.lua`` documents all keys
-``scripts``        loads them; ``calls`` what goes into each and comes out
+``scripts``        loads them; what goes into each and comes out is in ``calls`` (of workers) and
+                   ``admin`` (of people); ``names`` how keys are called
 ``operations``     what goes into an exchange and comes out of it; ``exchange`` as its script has
                    both
 ``terms``          on which a worker takes part in a run

@@ -17,8 +17,9 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, ScriptFailed
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier import runs
 from scrapy_redisq.frontier.listener import Listener
+from scrapy_redisq.frontier.names import wake_channel
 from scrapy_redisq.frontier.operations import (
     Enqueue,
     Letter,
@@ -327,8 +328,7 @@ class ExchangeLoop:
     def _listener(self) -> Listener:
         """Hears of new work while idle. Where that is not allowed, asking often finds it."""
         channels = {
-            calls.wake_channel(session.name, session.shard): loop
-            for session, loop in self._loops.items()
+            wake_channel(session.name, session.shard): loop for session, loop in self._loops.items()
         }
 
         def woken(channel: str) -> None:

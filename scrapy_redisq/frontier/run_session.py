@@ -15,8 +15,9 @@ import redis.asyncio
 
 from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.calls import Joined, number, pairs
+from scrapy_redisq.frontier.calls import Joined
 from scrapy_redisq.frontier.growth import Fill
+from scrapy_redisq.frontier.names import number, pairs
 from scrapy_redisq.frontier.operations import (
     Delivered,
     Enqueue,

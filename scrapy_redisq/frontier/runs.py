@@ -26,6 +26,7 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, Registration, RunTerms
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import Call
 from scrapy_redisq.frontier.seen import clock_and_probe
 from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers
@@ -110,12 +111,12 @@ def first_look(name: str, started: float, config: FrontierConfig) -> Steps[tuple
         if backend:
             now: int = yield calls.clock(name)
         else:
-            now, found = yield clock_and_probe(calls.prefix(name, 0))
+            now, found = yield clock_and_probe(key_prefix(name, 0))
             backend = "redisbloom" if found else "bitmap"
         answers.append((time.monotonic() - asked, now - int((asked - started) * 1e6)))
     if not config.backend and config.spread:
         for shard in config.shard_numbers(name)[1:]:
-            _, found = yield clock_and_probe(calls.prefix(name, shard))
+            _, found = yield clock_and_probe(key_prefix(name, shard))
             backend = backend if found else "bitmap"
     return min(answers)[1], backend
 

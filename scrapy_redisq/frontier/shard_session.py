@@ -18,6 +18,7 @@ from typing import Any
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.exchange import Cargo, read_reply
+from scrapy_redisq.frontier.names import meta_key
 from scrapy_redisq.frontier.operations import (
     Delivered,
     DownloadResult,
@@ -112,7 +113,7 @@ class ShardSession:
         self._terms = terms
         self._config = joined.config
         self._script = load("exchange", joined.config.backend)
-        self._key = calls.meta_key(terms.name, shard)
+        self._key = meta_key(terms.name, shard)
         self._seen = seen_filter(joined.config).parameters()
         self._acked = 0
         self._in_flight: _Batch | None = None

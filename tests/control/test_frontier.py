@@ -20,6 +20,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import NEVER_SUSPECT, Ending, Finish, Lease, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -438,7 +439,7 @@ class TestRuns:
         status = check_sums(frontier)
         assert (status["shards"], status["queued"], status["seen"]) == (4, 400, 400)
         lengths = [
-            int(frontier.client.hget(calls.prefix("books", shard) + "counts", "created") or 0)
+            int(frontier.client.hget(key_prefix("books", shard) + "counts", "created") or 0)
             for shard in range(4)
         ]
         assert min(lengths) > 0

@@ -14,7 +14,6 @@ from scrapy_redisq.control import memory as memory_module
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.memory import Found, growth_of, summary
 from scrapy_redisq.errors import FrontierError
-from scrapy_redisq.frontier.calls import parts
 from scrapy_redisq.server.condition import Condition
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -97,6 +96,6 @@ def test_each_key_has_its_part() -> None:
     documented = re.findall(
         r"^--   ([a-z_]+)[\w:.]* +(?:hash|zset|list|set|string|the)\b", lua.read_text("utf-8"), re.M
     )
-    known = {word for words in parts.PARTS.values() for word in words}
+    known = {word for words in memory_module.PARTS.values() for word in words}
     assert set(documented) <= known
     assert known - set(documented) <= {"actions", "history", "histories"}

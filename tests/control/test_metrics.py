@@ -17,7 +17,7 @@ from lab.cluster import KINDS, Cluster
 from lab.proxy import Proxy
 from lab.servers import RedisServer, binaries
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.calls import meta_key, prefix
+from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.ops.metrics import exporter as exporter_module
 from scrapy_redisq.ops.metrics.exporter import Programs, make_app
@@ -90,7 +90,7 @@ def test_figures(redis_server: RedisServer) -> None:
             "status_5xx": 2,
             'status_x"y': 7,
         }
-        frontier.client.hset(prefix('bo"oks', 0) + "counts", mapping=took)
+        frontier.client.hset(key_prefix('bo"oks', 0) + "counts", mapping=took)
         text = Exposition().text([frontier]).decode()
     found = values(text)
     assert "a.example" not in text
@@ -182,7 +182,7 @@ def test_memory_that_cannot_be_looked_at(redis_server: RedisServer) -> None:
     with Frontier.from_url(url, "a") as first, Frontier.from_url(url, "b") as second:
         for frontier in (first, second):
             frontier.push(some_urls(1))
-        first.client.set(prefix("a", 0) + "series:120", "no list")
+        first.client.set(key_prefix("a", 0) + "series:120", "no list")
         found = values(Exposition().text([first, second]).decode())
     assert found["redisq_up"] == found["redisq_crawl_up{crawl=a}"] == 1
     assert found["redisq_requests{crawl=a,state=queued}"] == 1
@@ -301,12 +301,12 @@ def test_a_bent_count(redis_server: RedisServer, bent: str) -> None:
         crawl(books)
         worker = books.status()["workers"][0]["id"]
         books.client.hset(
-            prefix("books", 0) + f"worker:{worker}",
+            key_prefix("books", 0) + f"worker:{worker}",
             mapping=dict.fromkeys(("pid", "pages", "items", "since", "ttl"), bent),
         )
         names = ("leased", "pages", "created", "finished", "sink_us", "exchanges_us", "requeued")
         for name in names:
-            books.client.hset(prefix("books", 0) + "counts", name, bent)
+            books.client.hset(key_prefix("books", 0) + "counts", name, bent)
             found = values(Exposition().text([books, news]).decode())
             assert found["redisq_requests{crawl=news,state=queued}"] == 2
             assert found["redisq_crawl_up{crawl=news}"] == 1
@@ -322,7 +322,7 @@ def test_crawls_that_hang_are_given_up(
         Frontier.from_url(redis_server.url, "books") as books,
     ):
         books.push(some_urls(1))
-        books.client.set(prefix("broken", 0) + "meta", "no hash")
+        books.client.set(key_prefix("broken", 0) + "meta", "no hash")
         for frontiers, up in (([books, broken], 1), ([broken, books], 0)):
             found = values(Exposition().text(frontiers).decode())
             assert (found["redisq_crawl_up{crawl=books}"], found["redisq_up"]) == (up, 1)

@@ -12,7 +12,8 @@ from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.scaling import wanted_workers
-from scrapy_redisq.frontier.calls import RunTerms, Waits
+from scrapy_redisq.frontier.admin import Waits
+from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.limits import parse_limit
 from tests.harness.worker import EXACT, NAME, Worker, ask
 

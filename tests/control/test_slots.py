@@ -20,6 +20,7 @@ from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import slot_name
@@ -31,7 +32,7 @@ from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
-PREFIX = calls.prefix(NAME, 0)
+PREFIX = key_prefix(NAME, 0)
 FREE, REFUSED = -2, -1  # as in lua/shared/slots/turns.lua
 
 # Protocol

@@ -18,7 +18,7 @@ from scrapy_redisq.control import urls as urls_module
 from scrapy_redisq.control.seeds import SeedReader
 from scrapy_redisq.control.urls import telling_part
 from scrapy_redisq.errors import FrontierError
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import Call
 from tests.harness.command import Redisq
@@ -154,7 +154,7 @@ def test_claimed_while_it_is_looked_for(
     and not pushed a second time."""
     worker = member()
     send(worker)
-    run, look = frontier._run, calls.find(NAME, 0, "queues", HOST, telling_part(URL), "")
+    run, look = frontier._run, admin.find(NAME, 0, "queues", HOST, telling_part(URL), "")
 
     def claim_meanwhile(call: Call[Any]) -> Any:
         if call.payload == look.payload:

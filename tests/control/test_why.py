@@ -14,7 +14,8 @@ from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.why import explain
-from scrapy_redisq.frontier.calls import RunTerms, Waits
+from scrapy_redisq.frontier.admin import Waits
+from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.limits import parse_limit
 from scrapy_redisq.frontier.operations import DownloadResult, TurnReport

@@ -19,6 +19,7 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.worker import report
 from scrapy_redisq.worker.orders import Orders
@@ -49,7 +50,7 @@ def frontier(each_server: RedisServer) -> Iterator[Frontier]:
 
 
 def key(worker: Worker) -> str:
-    return f"{calls.prefix(NAME, 0)}worker:{worker.id}"
+    return f"{key_prefix(NAME, 0)}worker:{worker.id}"
 
 
 def exchange(worker: Worker, **told: Any) -> str:
@@ -66,7 +67,7 @@ def test_told(client: redis.Redis, frontier: Frontier) -> None:
     """Each exchange brings what a worker was told last, whoever else is told something else; who
     was told to stop is told nothing else."""
     first, second, dead = (Worker(client, NAME, EXACT) for _ in range(3))
-    client.zadd(calls.prefix(NAME, 0) + "workers", {dead.id: 0})
+    client.zadd(key_prefix(NAME, 0) + "workers", {dead.id: 0})
     assert exchange(first) == ""
     assert frontier.tell("quiet", [first.id, dead.id, "nobody"]) == 1
     assert [exchange(first), exchange(second), exchange(first)] == ["quiet", "", "quiet"]
@@ -98,7 +99,7 @@ def test_told_while_taken_for_dead(client: redis.Redis, frontier: Frontier, leas
     while worker.claim(100):
         pass
     assert frontier.tell("stop", [worker.id]) == 1
-    client.zadd(f"{calls.prefix(NAME, 0)}workers", {worker.id: 1})
+    client.zadd(f"{key_prefix(NAME, 0)}workers", {worker.id: 1})
     execute(client, calls.reap(NAME, 0, worker.joined.run, 5, 100))
     assert frontier.tell("work", [worker.id]) == 0, "nobody of that name is there"
     former = key(worker)

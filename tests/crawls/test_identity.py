@@ -18,7 +18,8 @@ from scrapy.http import Request
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import admin, calls
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Letter
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
@@ -223,7 +224,7 @@ class TestUnfiltered:
 
     def test_recent_is_bounded(self, member: Callable[..., Worker], client: redis.Redis) -> None:
         """The older of two sets goes when the newer is full; what came last is known."""
-        prefix = calls.prefix(NAME, 0) + "seen:recent:"
+        prefix = key_prefix(NAME, 0) + "seen:recent:"
         worker = member()
         worker.enqueue("old", filtered=False, identity=b"o" * 16, asked=calls.RECENT)
         worker.exchange()
@@ -285,7 +286,7 @@ class TestLetters:
         worker = member()
         worker.sessions[0].add(self.letter(b"1" * 16))
         worker.exchange()
-        assert execute(client, calls.requeue(NAME, 0, as_stored(client))) == 0
+        assert execute(client, admin.requeue(NAME, 0, as_stored(client))) == 0
         real = read_shard(client, NAME, 0)
         real.check()
         assert real.letters == ["1"]
@@ -308,7 +309,7 @@ class TestSentAgain:
                 if leave_out is None or leave_out not in key.decode():
                     client.restore(key, 0, value)
             if leave_out:
-                client.zrem(calls.prefix(NAME, 0) + "workers", leave_out)
+                client.zrem(key_prefix(NAME, 0) + "workers", leave_out)
             worker.exchange()  # is told so, and joins anew
             worker.exchange()
             assert read_shard(client, NAME, 0).count("created") == 6
@@ -451,7 +452,7 @@ def test_leases_that_are_void(crawl: Run, redis_server: RedisServer, filtered: b
     with Site(answers) as site, redis_server.client() as client:
         worker = crawl("slow", site, settings, **arguments)
         worker.wait_for("Fetched the page")
-        prefix = calls.prefix("slow", 0)
+        prefix = key_prefix("slow", 0)
         client.zadd(prefix + "workers", dict.fromkeys(client.zrange(prefix + "workers", 0, -1), 1))
         run = client.hget(prefix + "meta", "run")
         assert run is not None

@@ -27,6 +27,7 @@ from scrapy_redisq._scrapy.robots import asked_delays
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ServerFull, SettingError
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.middlewares.robots import CLOSED_FOR, DAY, ERROR_VALID, HOUR, slowest, valid_for
 from scrapy_redisq.middlewares.robots_text import MAX_COST, MAX_TEXT, condensed
@@ -143,7 +144,7 @@ def worker(client: redis.Redis) -> Worker:
 
 
 def key(name: str) -> str:
-    return calls.prefix(NAME, 0) + name
+    return key_prefix(NAME, 0) + name
 
 
 @pytest.fixture
@@ -440,7 +441,7 @@ def test_a_delay_that_was_forgotten(crawl: Run, redis_server: RedisServer) -> No
     ):
         worker = crawl("ordered", None, given)
         worker.wait_for("Spider opened")
-        slots = calls.prefix("ordered", 0) + "slot:*"
+        slots = key_prefix("ordered", 0) + "slot:*"
         for fed in (1, 2):
             assert frontier.push([f"{site.url}/{fed}{n}" for n in range(5)]).accepted == 5
             wait_until(lambda n=fed: frontier.status()["finished"] == 5 * n, 20, "all are fetched")
@@ -456,7 +457,7 @@ def test_a_delay_that_was_forgotten(crawl: Run, redis_server: RedisServer) -> No
 def test_a_delay_that_the_server_has_lost(crawl: Run, redis_server: RedisServer) -> None:
     """With the end of its log: it is told again, and holds from the next page on."""
     given = {**OBEY, "REDISQ_KEEP_ALIVE": "True"}
-    workers, slot = (calls.prefix("ordered", 0) + name for name in ("workers", "slot:127.0.0.1"))
+    workers, slot = (key_prefix("ordered", 0) + name for name in ("workers", "slot:127.0.0.1"))
     with (
         Site(with_robots(rules("Crawl-delay: 0.3"))) as site,
         Frontier.from_url(redis_server.url, "ordered") as frontier,
@@ -468,7 +469,7 @@ def test_a_delay_that_the_server_has_lost(crawl: Run, redis_server: RedisServer)
         wait_until(lambda: frontier.status()["finished"] == 2, 20, "they are fetched")
         (before,) = client.zrange(workers, 0, -1)
         client.delete(slot)
-        client.hincrby(calls.prefix("ordered", 0) + f"worker:{before.decode()}", "seq", -1)
+        client.hincrby(key_prefix("ordered", 0) + f"worker:{before.decode()}", "seq", -1)
         wait_until(lambda: client.zrange(workers, 0, -1) not in ([], [before]), 20, "it is back")
         frontier.push([f"{site.url}/2{n}" for n in range(5)])
         wait_until(lambda: len(site.hits) == 8, 20, "all are fetched")

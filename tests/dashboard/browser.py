@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import redis
 
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.names import key_prefix
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -64,6 +64,6 @@ def remember(client: redis.Redis, name: str, run: str, *, minutes: int = 20) -> 
         )  # fmt: skip
         gauges = (60 + n % 40, 44 + n % 5, 4)
         samples.append(msgspec.msgpack.encode([at, run, *counts, *gauges]))
-    key = calls.prefix(name, 0) + "series:10"
+    key = key_prefix(name, 0) + "series:10"
     client.delete(key)
     client.rpush(key, *samples)

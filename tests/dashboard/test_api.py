@@ -17,7 +17,7 @@ import redis
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.names import meta_key
 from scrapy_redisq.ops.dashboard import streams
 from scrapy_redisq.ops.dashboard.figures import figures
 from scrapy_redisq.ops.dashboard.hosts import Host, Match, page_of
@@ -242,7 +242,7 @@ def test_urls(dashboard: Served, frontier: Frontier) -> None:
 def test_pushes_do_not_wait_for_room(dashboard: Served, frontier: Frontier) -> None:
     """Each would keep a thread, until nothing is shown to anybody and the process never ends."""
     frontier.push(["https://a.example/1", "https://a.example/2"])
-    frontier.client.hset(calls.meta_key(NAME, 0), "max_pending", 1)
+    frontier.client.hset(meta_key(NAME, 0), "max_pending", 1)
     began = time.monotonic()
     answers = [
         dashboard.ask(f"{CRAWL}/push", {"requests": ["https://a.example/3"]}, dashboard.token),

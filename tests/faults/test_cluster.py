@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from lab.cluster import Cluster
 from lab.servers import RedisServer, wait_until
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.names import meta_key
 from scrapy_redisq.frontier.slot_names import shard_numbers
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, Rig
@@ -65,7 +65,7 @@ def assert_quiet_about(rig: Rig, most: int) -> None:
 
 
 def slot_of(shard: int = 0) -> int:
-    return int(key_slot(calls.meta_key("fault", shard).encode()))
+    return int(key_slot(meta_key("fault", shard).encode()))
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(3, marks=full)])

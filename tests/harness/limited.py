@@ -16,6 +16,7 @@ from typing import Any
 import redis
 
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Lease, Reply, TurnReport
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
@@ -193,7 +194,7 @@ def let_time_pass(client: redis.Redis, name: str, shards: int, clock: Clock, hou
     """For limits, parking and turns; not for deadlines and delayed requests."""
     clock.ahead += hours * HOUR / 1e6
     for shard in range(shards):
-        prefix = calls.prefix(name, shard)
+        prefix = key_prefix(name, shard)
         found: list[Any] = client.keys(prefix.replace("{", "\\{") + "slot:*")
         for key in found:
             for field_name, value in zip(TIMES, client.hmget(key, TIMES), strict=True):  # type: ignore
@@ -207,7 +208,7 @@ def let_time_pass(client: redis.Redis, name: str, shards: int, clock: Clock, hou
 
 def check_claims(client: redis.Redis, name: str, worker: str, shard: int, reply: Reply) -> None:
     """What the exchange that has just been answered brought it may begin soon."""
-    prefix = calls.prefix(name, shard)
+    prefix = key_prefix(name, shard)
     now: Any = client.time()
     for slot, n in Counter(lease.slot for lease in reply.leases).items():
         known: Any = client.hgetall(f"{prefix}slot:{slot}")

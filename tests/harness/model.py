@@ -15,6 +15,7 @@ from typing import Any
 import redis
 
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Reply, parse_lease
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
@@ -112,7 +113,7 @@ class Shard:
 
 def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
     """Read every key under the shard's prefix. ``client`` must return bytes."""
-    prefix = calls.prefix(name, shard)
+    prefix = key_prefix(name, shard)
     found: list[Any] = client.keys(prefix.replace("{", "\\{") + "*")
     keys = [key.decode() for key in found]
     real = Shard()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import redis
 
 from scrapy_redisq.errors import FrontierLost
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
@@ -396,6 +396,6 @@ def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Rep
 def as_stored(
     client: redis.Redis, ids: Sequence[bytes] = (b"1",), shard: int = 0, name: str = NAME
 ) -> list[tuple[bytes, str, None]]:
-    """Dead letters as `calls.requeue` takes them: id, SHA-1, and no other entry."""
-    found = execute(client, calls.named_letters(name, shard, ids))
+    """Dead letters as `admin.requeue` takes them: id, SHA-1, and no other entry."""
+    found = execute(client, admin.named_letters(name, shard, ids))
     return [(letter_id, sha1(letter or b"").hexdigest(), None) for letter_id, letter in found]

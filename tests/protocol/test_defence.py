@@ -21,7 +21,8 @@ import redis.asyncio
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier import admin, calls, runs
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.frontier.scripts import execute, execute_async
 from scrapy_redisq.frontier.seen import probe
@@ -62,7 +63,7 @@ def _steps(client: redis.Redis, steps: runs.Steps[Any]) -> Iterator[str]:
 
 
 def key(name: str) -> str:
-    return calls.prefix(NAME, 0) + name
+    return key_prefix(NAME, 0) + name
 
 
 def count(client: redis.Redis, name: str) -> int:
@@ -324,7 +325,7 @@ def test_a_deleted_field(member: Callable[..., Worker], client: redis.Redis, nam
         with pytest.raises(FrontierCorrupt, match="meta"):
             worker.exchange()
         client.hset(key("meta"), name, generation)
-        assert execute(client, calls.mend(NAME, 0)) == key("meta")
+        assert execute(client, admin.mend(NAME, 0)) == key("meta")
     other = member()
     assert not other.joined.new
     other.exchange()
@@ -543,9 +544,9 @@ def test_what_is_known_of_a_slot_is_bent(one_client: redis.Redis, name: str) -> 
         for _ in range(2):
             assert ask(worker, 1, [turn]).status == "ok"
             outcomes.append(DownloadResult("host", 200, time.monotonic(), failed=False))
-        execute(client, calls.list_slots(NAME, 0, names=["host"]))
-        execute(client, calls.resume(NAME, 0, "host"))
-        execute(client, calls.limit(NAME, 0, "host", "0 0 1 0"))
+        execute(client, admin.list_slots(NAME, 0, names=["host"]))
+        execute(client, admin.resume(NAME, 0, "host"))
+        execute(client, admin.limit(NAME, 0, "host", "0 0 1 0"))
         for _, lease in list(worker.holding.values()):
             worker.finish(lease)
         client.hdel(key("slot:host"), "parked")
@@ -602,7 +603,7 @@ def test_a_dupefilter_is_bent(client: redis.Redis, backend: str) -> None:
         worker = Worker(client, NAME, config)
         add(worker, *(f"first{n}" for n in range(40)))
         seen, run = key(f"seen:{worker.joined.run}"), worker.joined.run
-        asked = calls.seen_status(NAME, 0, run, worker.seen)
+        asked = admin.seen_status(NAME, 0, run, worker.seen)
         layer = "1000 31 4 900 1e-6 1"
         for bent in [value, f"{layer};" * 9_999, layer.replace("31", value)][: _variants(field)]:
             client.hset(seen, field, bent)
@@ -615,7 +616,7 @@ def test_a_dupefilter_is_bent(client: redis.Redis, backend: str) -> None:
             except FrontierCorrupt as error:
                 assert seen in str(error)
                 client.delete(seen, f"{seen}:1")
-                execute(client, calls.mend(NAME, 0))
+                execute(client, admin.mend(NAME, 0))
                 worker.exchange()
         assert count(client, "dead") == 0
         assert count(client, "created") == 40 + 300 * _variants(field)
@@ -726,7 +727,7 @@ def test_many_priorities_of_a_slot(client: redis.Redis) -> None:
         return int(stats.get(f"cmdstat_{command}", {}).get("calls", 0))
 
     before = called("llen")
-    _, ((slot, queued, *_),) = execute(client, calls.list_slots(NAME, 0, names=["host"]))
+    _, ((slot, queued, *_),) = execute(client, admin.list_slots(NAME, 0, names=["host"]))
     assert (slot, queued) >= ("host", levels - most)
     assert called("llen") - before <= most
     status, _ = execute(client, calls.clear(NAME, 0, everything=True, mark=True, force=True))
@@ -751,11 +752,11 @@ def test_slots_of_many_priorities_are_listed_in_portions(redis_server: RedisServ
         pipeline.execute()
         before = client.info("commandstats").get("cmdstat_llen", {}).get("calls", 0)
         names = [str(n) for n in range(150)]
-        _, records = execute(client, calls.list_slots(NAME, 0, names=names))
+        _, records = execute(client, admin.list_slots(NAME, 0, names=names))
         looked_at = client.info("commandstats")["cmdstat_llen"]["calls"] - before
         assert looked_at <= 10_000
         assert {record[1] for record in records} == {2 * 66 + 34}
-        _, ((_, queued, *_),) = execute(client, calls.list_slots(NAME, 0, names=["7"]))
+        _, ((_, queued, *_),) = execute(client, admin.list_slots(NAME, 0, names=["7"]))
         assert queued == 200
 
 
@@ -779,7 +780,7 @@ def test_large_entries_come_in_portions(client: redis.Redis) -> None:
     worker.exchange()
     with Frontier.from_url(_url(client), NAME) as frontier:
         assert len(list(frontier.dead())) == 20
-        assert len(execute(client, calls.letters(NAME, 0, most=100)).letters) <= 5
+        assert len(execute(client, admin.letters(NAME, 0, most=100)).letters) <= 5
         assert frontier.requeue() == 20
     steps = 0
     while execute(client, calls.leave(NAME, 0, worker.joined.run, worker.id)):

@@ -17,8 +17,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, ServerBusy
-from scrapy_redisq.frontier import calls, pace, shard_session
+from scrapy_redisq.frontier import admin, calls, pace, shard_session
 from scrapy_redisq.frontier.loop import ExchangeLoop
+from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import (
     Enqueue,
     Finish,
@@ -133,7 +134,7 @@ def test_void_leases(redis_server: RedisServer) -> None:
             run_session = exchange_loop.run_session
             void = {lease.id for _, lease in puppet.leases}
             (session,) = run_session.sessions
-            client.zadd(calls.prefix(NAME, 0) + "workers", {session.worker: 1})
+            client.zadd(key_prefix(NAME, 0) + "workers", {session.worker: 1})
             assert execute(client, calls.reap(NAME, 0, session.run, 5, 100))[0] == 2
             exchange_loop.wake()
             await until(lambda: "rejoined" in puppet.heard, "it goes on as a new worker")
@@ -150,7 +151,7 @@ def test_void_leases(redis_server: RedisServer) -> None:
             assert puppet.error is None
             # How long each took is counted, but of the last one, which tells it: also where the one
             # that told it was of a worker that is none any more.
-            counts = client.hgetall(calls.prefix(NAME, 0) + "counts")
+            counts = client.hgetall(key_prefix(NAME, 0) + "counts")
             told = Durations.of({name.decode(): int(number) for name, number in counts.items()})
             assert told.within[-1][1] == exchange_loop.exchanges - 1
             assert 0 < told.seconds < 60
@@ -203,7 +204,7 @@ def test_a_worker_that_was_reaped_when_all_was_finished_completes_the_run(
             await until(lambda: exchange_loop.complete, "complete")
             await exchange_loop.stop()
             (session,) = run_session.sessions
-            client.zadd(calls.prefix(NAME, 0) + "workers", {session.worker: 1})
+            client.zadd(key_prefix(NAME, 0) + "workers", {session.worker: 1})
             execute(client, calls.reap(NAME, 0, session.run, 5, 100))
             assert await exchange_loop.leave()
 
@@ -213,7 +214,7 @@ def test_a_worker_that_was_reaped_when_all_was_finished_completes_the_run(
 
 def test_a_worker_that_leaves_asks_whether_the_server_counts(redis_server: RedisServer) -> None:
     """Before it believes that the run is lost."""
-    meta = calls.meta_key(NAME, 0)
+    meta = meta_key(NAME, 0)
 
     async def crawl(client: redis.Redis) -> None:
         async def the_replica_has_got_it() -> None:
@@ -570,11 +571,11 @@ def test_a_worker_that_rests(redis_server: RedisServer, monkeypatch: pytest.Monk
             (loop,) = exchange_loop._loops.values()
             await until(lambda: loop.pace.listening and exchange_loop.exchanges, "it is there")
             exchanges = exchange_loop.exchanges
-            assert execute(client, calls.tell(NAME, "quiet", None)) == 2
+            assert execute(client, admin.tell(NAME, "quiet", None)) == 2
             await until(lambda: exchange_loop.exchanges == exchanges + 1, "it hears")
-            assert execute(client, calls.tell(NAME, "work", [loop.session.worker])) == 1
+            assert execute(client, admin.tell(NAME, "work", [loop.session.worker])) == 1
             await until(lambda: exchange_loop.exchanges == exchanges + 2, "it hears")
-            assert execute(client, calls.tell(NAME, "stop", [other.id])) == 1
+            assert execute(client, admin.tell(NAME, "stop", [other.id])) == 1
             other.send(["a"])
             (lease,) = other.claim(1)
             other.finish(lease)

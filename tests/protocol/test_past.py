@@ -15,7 +15,8 @@ import redis
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.errors import FrontierCorrupt
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier import admin, calls, runs
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.frontier.scripts import Call, execute
 from scrapy_redisq.frontier.seen import exact_member
@@ -24,7 +25,7 @@ from tests.harness.worker import EXACT, NAME, Worker
 
 
 def key(name: str, shard: int = 0) -> str:
-    return calls.prefix(NAME, shard) + name
+    return key_prefix(NAME, shard) + name
 
 
 def pass_time(client: redis.Redis, seconds: int, shards: int = 1) -> None:
@@ -44,22 +45,17 @@ def frontier(each_server: RedisServer) -> Any:
 
 
 def test_what_is_read_of_the_past() -> None:
-    """What other hands have put there is passed over, and of later releases what is not known
-    here."""
-    sample = [7, "run", *range(len(calls.COUNTED)), 2]
-    known = calls.Sample(7, "run", tuple(range(len(calls.COUNTED))), 2, 0)
-    assert calls.Sample.read(sample) == known
-    assert calls.Sample.read([*sample, 9, "later"]) == known._replace(memory=9)
-    wrong = [sample[:-1], [7, 8, *sample[2:]], [True, *sample[1:]], [*sample[:-1], -1]]
-    assert {calls.Sample.read(array) for array in (*wrong, [*sample, 2**54])} == {None}
-    mark, action = [7, "began", "", "run"], [7, "me", "push", "requests", 2]
-    assert calls.Mark.read([*mark, "later"]) == calls.Mark(7, "began", "", "run")
-    assert {calls.Mark.read(array) for array in (mark[:-1], [*mark[:3], 1], [7.5, *mark[1:]])} == {
-        None
-    }
-    assert calls.Action.read([*action, "later"]) == calls.Action(7, "me", "push", "requests", 2)
-    wrong = [action[:-1], [*action[:4], "2"], [7, b"me", *action[2:]]]
-    assert {calls.Action.read(array) for array in wrong} == {None}
+    """What cannot be read is left out: nothing rests on it."""
+    sample = [7, "run", *range(len(admin.COUNTED)), 2]
+    known = admin.Sample(7, "run", tuple(range(len(admin.COUNTED))), 2, 0)
+    stored = [sample, [*sample, 9], sample[:-1], [7, 8, *sample[2:]], "text", [*sample[:-1], 0.5]]
+    msgpack = msgspec.msgpack.encode
+    read = admin.series(NAME, 0, seconds=10, most=9).decode
+    assert read([b"\xc1", *map(msgpack, stored)]) == [known, known._replace(memory=9)]
+    mark = [7, "began", "", "run"]
+    assert admin.marks(NAME).decode([msgpack(mark), msgpack(mark[1:])]) == [admin.Mark(*mark)]
+    action = [7, "me", "push", "requests", 2]
+    assert admin.actions(NAME).decode([msgpack(mark), msgpack(action)]) == [admin.Action(*action)]
 
 
 @pytest.mark.servers("ends")

@@ -23,9 +23,10 @@ from scrapy_redisq.errors import (
     FrontierLost,
     ScriptFailed,
 )
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
+from scrapy_redisq.frontier.names import key_prefix, wake_channel
 from scrapy_redisq.frontier.operations import Finish, Lease
 from scrapy_redisq.frontier.scripts import Script, execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
@@ -56,7 +57,7 @@ def entries(leases: list[Lease]) -> list[str]:
 
 
 def key(name: str, shard: int = 0) -> str:
-    return calls.prefix(NAME, shard) + name
+    return key_prefix(NAME, shard) + name
 
 
 def counts(client: redis.Redis) -> dict[str, int]:
@@ -339,10 +340,10 @@ def test_who_waits_is_woken(member: Callable[..., Worker], client: redis.Redis) 
     def woken_by(step: Callable[[], object]) -> bool:
         assert idle.claim(5) == []
         with client.pubsub() as channel:
-            channel.subscribe(calls.wake_channel(NAME, 0))
+            channel.subscribe(wake_channel(NAME, 0))
             assert channel.get_message(timeout=5)["type"] == "subscribe"
             step()
-            client.publish(calls.wake_channel(NAME, 0), "that was all")
+            client.publish(wake_channel(NAME, 0), "that was all")
             message = wait_until(lambda: channel.get_message(timeout=1), 10, "a message")
             return bool(message["data"] != b"that was all")
 
@@ -410,7 +411,7 @@ def test_a_lost_reply_brings_no_lease_twice(
     worker.send(["a", "b"])
     (held,) = worker.claim(1)
     worker.exchange(1, lose="reply")
-    key = f"{calls.prefix(NAME, 0)}worker:{worker.id}"
+    key = f"{key_prefix(NAME, 0)}worker:{worker.id}"
     number, _, time = held.id.partition(".")
     sequence = client.hget(key, "claims").split()[0].decode()  # type: ignore[union-attr]
     client.hset(key, "claims", f"{sequence} {number} {number}.{time}")
@@ -1082,7 +1083,7 @@ def test_at_maxmemory(
     assert worker.waiting() == 0
     assert counts(client)["finished"] == 3
     assert reap(client, worker) == (2, 0, 0)
-    assert execute(client, calls.requeue(NAME, 0, as_stored(client))) == 1
+    assert execute(client, admin.requeue(NAME, 0, as_stored(client))) == 1
     assert member().joined.full
     full(False)
     assert not worker.send(["more"]).full
@@ -1233,7 +1234,7 @@ class TestScriptErrors:
         real = read_shard(client, NAME, 0)
         real.check()
         assert (real.count("created"), real.count("finished"), real.count("dead")) == (56, 4, 2)
-        letters = execute(client, calls.letters(NAME, 0, most=10)).letters
+        letters = execute(client, admin.letters(NAME, 0, most=10)).letters
         assert all(b"no priority" in letter for _, letter in letters)
         assert [letter.endswith((b"bad", b"child-1")) for _, letter in letters] == [True] * 2
 

@@ -33,9 +33,10 @@ from hypothesis.stateful import (
 
 from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, RunMismatch, RunOver
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import BackOff
+from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import DownloadResult, Enqueue, Lease, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
@@ -236,13 +237,13 @@ class Crawl(RuleBasedStateMachine):
         return shard_of(lease.slot, self.config.shards)
 
     def run(self) -> str:
-        run: Any = self.client.hget(calls.meta_key(NAME, 0), "run")
+        run: Any = self.client.hget(meta_key(NAME, 0), "run")
         return run.decode() if run else ""
 
     def expire(self, worker: str) -> None:
         """Make time pass for one worker: only a test writes to the keys of the frontier."""
         for shard in range(self.config.shards):
-            workers = calls.prefix(NAME, shard) + "workers"
+            workers = key_prefix(NAME, shard) + "workers"
             self.client.zadd(workers, {worker: 1}, xx=True)
             if (shard, worker) in self.model.expired:
                 self.model.expired[shard, worker] = True
@@ -253,17 +254,17 @@ class Crawl(RuleBasedStateMachine):
     def promote(self) -> None:
         """Make time pass for what is delayed, and for posts."""
         for shard in range(self.config.shards):
-            delayed: list[Any] = self.client.zrange(calls.prefix(NAME, shard) + "delayed", 0, -1)
+            delayed: list[Any] = self.client.zrange(key_prefix(NAME, shard) + "delayed", 0, -1)
             if delayed:
-                key = calls.prefix(NAME, shard) + "delayed"
+                key = key_prefix(NAME, shard) + "delayed"
                 self.client.zadd(key, dict.fromkeys(delayed, 1))
-            posts: list[Any] = self.client.zrange(calls.prefix(NAME, shard) + "post", 0, -1)
+            posts: list[Any] = self.client.zrange(key_prefix(NAME, shard) + "post", 0, -1)
             if posts:
-                self.client.zadd(calls.prefix(NAME, shard) + "post", dict.fromkeys(posts, 1))
+                self.client.zadd(key_prefix(NAME, shard) + "post", dict.fromkeys(posts, 1))
 
     def reap(self, shard: int) -> None:
         """As if a second had passed since the last time."""
-        self.client.delete(calls.prefix(NAME, shard) + "reaped")
+        self.client.delete(key_prefix(NAME, shard) + "reaped")
         call = calls.reap(NAME, shard, self.run(), MAX_DELIVERIES, 1_000)
         reclaimed, dead, left = execute(self.client, call)
         assert left == 0
@@ -509,13 +510,13 @@ class Crawl(RuleBasedStateMachine):
         """A person pauses a slot, lets it go on, gives it a limit or takes that back."""
         shard = shard_of(host, self.config.shards)
         if how == "pause":
-            assert execute(self.client, calls.pause(NAME, shard, host))
+            assert execute(self.client, admin.pause(NAME, shard, host))
             self.model.paused.add((shard, host))
         elif how == "resume":
-            assert execute(self.client, calls.resume(NAME, shard, host))
+            assert execute(self.client, admin.resume(NAME, shard, host))
             self.model.paused.discard((shard, host))
         else:
-            assert execute(self.client, calls.limit(NAME, shard, host, LIMITS.get(how, "")))
+            assert execute(self.client, admin.limit(NAME, shard, host, LIMITS.get(how, "")))
             self.model.ruled.pop((shard, host), None)
             if how:
                 self.model.ruled[shard, host] = LIMITS[how]
@@ -562,7 +563,7 @@ class Crawl(RuleBasedStateMachine):
         shard = shard_of(slot, self.config.shards)
         dropped, cursor = 0, "0"
         while cursor:
-            n, cursor = execute(self.client, calls.drop(NAME, shard, slot, cursor))
+            n, cursor = execute(self.client, admin.drop(NAME, shard, slot, cursor))
             dropped += n
         self.model.drop(slot, dropped)
 
@@ -621,17 +622,17 @@ class Crawl(RuleBasedStateMachine):
 
     def requeue(self) -> None:
         for shard in range(self.config.shards):
-            page = execute(self.client, calls.letters(NAME, shard, most=100))
+            page = execute(self.client, admin.letters(NAME, shard, most=100))
             letters = as_stored(self.client, [id for id, _ in page.letters], shard, NAME)
             entries = [n for n, e in self.model.entries.items() if e.state == "dead"]
             entries = [n for n in entries if self.model.entries[n].shard == shard]
-            requeued = execute(self.client, calls.requeue(NAME, shard, letters))
+            requeued = execute(self.client, admin.requeue(NAME, shard, letters))
             if requeued < 0:
                 self.drive(runs.open_shard(NAME, shard, self.run()))
                 self.model.state = "open"
-                requeued = execute(self.client, calls.requeue(NAME, shard, letters))
+                requeued = execute(self.client, admin.requeue(NAME, shard, letters))
             assert requeued == len(entries)
-            assert execute(self.client, calls.requeue(NAME, shard, letters)) == 0
+            assert execute(self.client, admin.requeue(NAME, shard, letters)) == 0
             self.model.requeue(entries)
 
     # What must hold
@@ -678,7 +679,7 @@ class Crawl(RuleBasedStateMachine):
                 self.reap(shard)
         self.requeue()
         for shard, slot in sorted(self.model.paused):
-            assert execute(self.client, calls.resume(NAME, shard, slot))
+            assert execute(self.client, admin.resume(NAME, shard, slot))
         self.model.paused.clear()
         worker = self.add_worker()
 

@@ -31,6 +31,7 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import Registration, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, load
@@ -53,7 +54,7 @@ _numbers = itertools.count()
 
 
 def key(name: str, shard: int = 0) -> str:
-    return calls.prefix(NAME, shard) + name
+    return key_prefix(NAME, shard) + name
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from scrapy.http import Request
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, ShardLost
-from scrapy_redisq.frontier import calls, runs, shard_session, unsafe
+from scrapy_redisq.frontier import admin, calls, runs, shard_session, unsafe
+from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from scrapy_redisq.server.connection import open_server
@@ -68,10 +69,10 @@ class Servers:
             self.clients[shard].restore(key, 0, value)
 
     def posts(self, shard: int) -> int:
-        return int(self.clients[shard].zcard(calls.prefix(NAME, shard) + "post"))  # type: ignore[arg-type]
+        return int(self.clients[shard].zcard(key_prefix(NAME, shard) + "post"))  # type: ignore[arg-type]
 
     def posts_are_due(self, shard: int) -> None:
-        key = calls.prefix(NAME, shard) + "post"
+        key = key_prefix(NAME, shard) + "post"
         for id in self.clients[shard].zrange(key, 0, -1):  # type: ignore[union-attr]
             self.clients[shard].zadd(key, {id: 1})
 
@@ -132,7 +133,7 @@ def fetched(worker: Worker, shard: int = 1) -> list[str]:
 def die(servers: Servers, worker: Worker) -> None:
     """It is never heard of again, and others know it."""
     for session in worker.sessions:
-        prefix = calls.prefix(NAME, session.shard)
+        prefix = key_prefix(NAME, session.shard)
         servers.clients[session.shard].zadd(prefix + "workers", {session.worker: 1}, xx=True)
         servers.clients[session.shard].delete(prefix + "reaped")
         call = calls.reap(NAME, session.shard, session.run, 5, 1_000)
@@ -298,7 +299,7 @@ def test_a_link_that_its_shard_cannot_take(member: Callable[..., Worker], server
             session.failed("the script failed")
         else:
             session.received(execute(servers, call))
-    assert servers.clients[1].zcard(calls.prefix(NAME, 1) + "dead") == 1
+    assert servers.clients[1].zcard(key_prefix(NAME, 1) + "dead") == 1
     worker.exchange()
     assert servers.posts(0) == 0
 
@@ -592,14 +593,14 @@ def test_a_post_of_another_hand(member: Callable[..., Worker], servers: Servers)
     worker = member()
     lease = page(worker)
     link(worker, lease)
-    servers.clients[0].set(calls.prefix(NAME, 0) + "posted", "x")
+    servers.clients[0].set(key_prefix(NAME, 0) + "posted", "x")
     worker.finish(lease)
     with pytest.raises(FrontierCorrupt, match="posted"):
         worker.exchange()
-    servers.clients[0].delete(calls.prefix(NAME, 0) + "posted")
+    servers.clients[0].delete(key_prefix(NAME, 0) + "posted")
     with pytest.raises(FrontierCorrupt, match="posted"):
         worker.exchange()
-    assert execute(servers, calls.mend(NAME, 0)).endswith("posted")
+    assert execute(servers, admin.mend(NAME, 0)).endswith("posted")
     worker.exchange()
     assert servers.posts(0) == 1
 
@@ -617,12 +618,12 @@ def test_a_push_to_a_shard_that_has_lost_its_seal(
         push_part = frontier._push_part
 
         def push_late(*args: Any) -> str:
-            client.hset(calls.meta_key(NAME, 0), "state", "complete")
+            client.hset(meta_key(NAME, 0), "state", "complete")
             return push_part(*args)
 
         monkeypatch.setattr(frontier, "_push_part", push_late)
         assert frontier.push([{"url": "http://x/", "meta": {"download_slot": HOSTS[2]}}]).accepted
-        assert client.hget(calls.meta_key(NAME, 0), "state") == b"open"
+        assert client.hget(meta_key(NAME, 0), "state") == b"open"
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 from lab.servers import RedisServer
 from scrapy_redisq.frontier import calls, runs, shard_session, unsafe
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -67,7 +68,7 @@ class CrawlOfSeveralLogs(Crawl):
             self.ever_done.clear()
 
     def keys_of(self, shard: int) -> Keys:
-        found: list[Any] = self.client.keys(calls.prefix(NAME, shard) + "*")
+        found: list[Any] = self.client.keys(key_prefix(NAME, shard) + "*")
         keys = [key for key in found if not key.endswith(b":reaped")]
         pipeline = self.client.pipeline(transaction=False)
         for key in keys:
@@ -75,7 +76,7 @@ class CrawlOfSeveralLogs(Crawl):
         return list(zip(keys, pipeline.execute(), strict=True))
 
     def has_posts(self, shard: int) -> bool:
-        return bool(self.client.exists(calls.prefix(NAME, shard) + "post"))
+        return bool(self.client.exists(key_prefix(NAME, shard) + "post"))
 
     def observe(self, worker: Worker, session: ShardSession, reply: Reply) -> None:
         super().observe(worker, session, reply)
@@ -129,7 +130,7 @@ class CrawlOfSeveralLogs(Crawl):
             del tails[-1]
             back -= 1
         _, dumps, model = tails[-1]
-        found: list[Any] = self.client.keys(calls.prefix(NAME, shard) + "*")
+        found: list[Any] = self.client.keys(key_prefix(NAME, shard) + "*")
         if found:
             self.client.delete(*found)
         self.restore(dumps)

@@ -15,15 +15,15 @@ from redis.crc import key_slot
 from lab.cluster import KINDS, Cluster
 from lab.servers import RedisServer, binaries, wait_until
 from scrapy_redisq.errors import ServerBusy
-from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.listener import Listener
+from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.server import cluster as clients
 from scrapy_redisq.server.connection import Server, open_server
 from tests.harness.worker import EXACT, NAME, Worker
 
-META = calls.meta_key(NAME, 0)
+META = meta_key(NAME, 0)
 SLOT = key_slot(META.encode())
 URL = "https://host.example/"
 AWAY = (redis.ConnectionError, redis.TimeoutError, ServerBusy)
@@ -252,10 +252,10 @@ def test_each_shard_has_a_master_of_its_own(
             found, cursor = set(), None
             while cursor != 0:
                 cursor, keys = await searching.scan(
-                    cursor or 0, match=calls.prefix(NAME, shard) + "[m]eta*", count=1_000
+                    cursor or 0, match=key_prefix(NAME, shard) + "[m]eta*", count=1_000
                 )
                 found.update(keys)
-            assert found == {calls.meta_key(NAME, shard).encode()}
+            assert found == {meta_key(NAME, shard).encode()}
         with pytest.raises(ValueError, match="hash tag"):
             await searching.scan(0, match="redisq:{*:0}:meta", count=10)
         await searching.aclose()

@@ -29,7 +29,7 @@ from scrapy_redisq.errors import (
     ShardAway,
     ShardLost,
 )
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.server.address import ClusterNodes, parse
 from scrapy_redisq.server.connection import open_server
@@ -58,7 +58,7 @@ def at_cluster(redisq: Redisq, cluster: Cluster) -> Redisq:
 def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) -> None:
     """One shard a master by itself; frontiers are found on all masters, and one that is reset
     leaves no key on any."""
-    where = {cluster.master_of(calls.meta_key(f"f{n}", 0)): f"f{n}" for n in range(50)}
+    where = {cluster.master_of(meta_key(f"f{n}", 0)): f"f{n}" for n in range(50)}
     names = sorted(where.values())
     assert len(names) == 3
     name, *_ = names
@@ -101,7 +101,7 @@ def test_a_reset_of_what_a_cluster_has_left(at_cluster: Redisq, cluster: Cluster
     does, however many shards there were. Until then nothing is deleted, and nothing is there after
     it."""
     assert at_cluster("push", "books", *URLS, REDISQ_SHARDS=5).code == 0
-    with cluster.master_of(calls.meta_key("books", 0)).client() as master:
+    with cluster.master_of(meta_key("books", 0)).client() as master:
         master.flushall()
     refused = at_cluster("push", "books", *URLS, REDISQ_SHARDS=5)
     assert refused.code == 1 and "'scrapy redisq reset books --yes'" in refused.err
@@ -121,7 +121,7 @@ def test_a_young_run_of_a_server_without_a_log(cluster: Cluster) -> None:
     """A server that came back empty after five seconds has lost links that other shards took for
     safe: the run is begun anew only where such a server keeps a log, and so lost only its end."""
     settings = RedisqSettings.read(Settings({"REDISQ_URL": cluster.url}))
-    first_shard, *others = (calls.meta_key("books0", shard) for shard in (0, 2, 3))
+    first_shard, *others = (meta_key("books0", shard) for shard in (0, 2, 3))
     config = settings.frontier_config(
         dupefilter="exact", backend="exact", fingerprinter="any", spider="books", arguments=""
     )
@@ -141,7 +141,7 @@ def test_a_young_run_of_a_server_without_a_log(cluster: Cluster) -> None:
         with cluster.master_of(key).client() as client:
             assert client.hincrby(key, "began", -5_000_000) > 0
     with cluster.master_of(first_shard).client() as client:
-        client.delete(*client.keys(calls.prefix("books0", 0) + "*"))
+        client.delete(*client.keys(key_prefix("books0", 0) + "*"))
     with pytest.raises(ShardLost):
         asyncio.run(join())
     try:
@@ -165,7 +165,7 @@ def test_a_push_while_a_shard_is_away(cluster: Cluster) -> None:
         assert config is not None
         first, *others = config.shard_numbers("books")
         master_of = {
-            shard: cluster.master_of(calls.meta_key("books", shard)) for shard in (first, *others)
+            shard: cluster.master_of(meta_key("books", shard)) for shard in (first, *others)
         }
         # Where other tests have moved slots, it may have several.
         victim = next(master_of[shard] for shard in others if master_of[shard] != master_of[first])
@@ -202,7 +202,7 @@ def test_a_push_while_the_first_shard_is_away(cluster: Cluster) -> None:
     urls = [f"https://{host}.example/{page}" for page in range(60) for host in "abcdefgh"]
     with Frontier.from_url(f"{cluster.url}?socket_timeout=2", "books") as frontier:
         frontier.push(urls[:1])
-        with cluster.master_of(calls.meta_key("books", 0)).client() as master:
+        with cluster.master_of(meta_key("books", 0)).client() as master:
 
             def until_it_is_away() -> Iterator[str]:
                 yield from urls[:PUSH_BATCH]
@@ -256,7 +256,7 @@ def test_dupefilters_by_themselves(cluster: Cluster, kind: type[RedisqDupeFilter
     """Two processes share one, also after its slot has moved."""
     with opened_dupefilter(kind, cluster.url) as first, opened_dupefilter(kind, cluster.url) as two:
         assert not first.request_seen(Request(URLS[0]))
-        move(cluster, key_slot(calls.meta_key("books", 0).encode()))
+        move(cluster, key_slot(meta_key("books", 0).encode()))
         assert two.request_seen(Request(URLS[0]))
         assert not two.request_seen(Request(URLS[1]))
         assert first.request_seen(Request(URLS[1]))
@@ -385,7 +385,7 @@ def test_the_rights_that_the_readme_names_suffice(cluster: Cluster) -> None:
     for server in cluster.servers:
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", *rights)
-    slot = key_slot(calls.meta_key("books", 0).encode())
+    slot = key_slot(meta_key("books", 0).encode())
     target = next(server for server in cluster.servers if server is not cluster.master_of(slot))
     with Frontier.from_url(cluster.url.replace("://", "://crawler:PASSWORD@"), "books") as frontier:
         assert frontier.push(URLS).accepted == len(URLS)

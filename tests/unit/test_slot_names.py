@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from redis.crc import key_slot
 
-from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
+from scrapy_redisq.frontier.names import meta_key
 from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers, slot_name
 
 
@@ -17,7 +17,7 @@ def test_each_master_has_one_shard(masters: int) -> None:
     """Their ranges of slots are as redis-cli --cluster create makes them."""
     for name in (f"shop-{n}" for n in range(40)):
         numbers = FrontierConfig(any_shards=True).laid_out(masters).shard_numbers(name)
-        slots = [key_slot(calls.meta_key(name, number).encode()) for number in numbers]
+        slots = [key_slot(meta_key(name, number).encode()) for number in numbers]
         ranges = Counter(
             next(m for m in range(masters) if slot < round((m + 1) * 16_384 / masters))
             for slot in slots
@@ -29,7 +29,7 @@ def test_each_master_has_one_shard(masters: int) -> None:
 def test_more_shards_than_masters_are_spread_as_evenly() -> None:
     for name in (f"shop-{n}" for n in range(40)):
         numbers = shard_numbers(name, 12, spread=True)
-        slots = [key_slot(calls.meta_key(name, number).encode()) for number in numbers]
+        slots = [key_slot(meta_key(name, number).encode()) for number in numbers]
         for masters in (3, 6):
             load = Counter(slot * masters // 16_384 for slot in slots)
             assert set(load.values()) == {12 // masters}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import redis
 from redis.crc import key_slot
 
-from scrapy_redisq.frontier.calls import meta_key
+from scrapy_redisq.frontier.names import meta_key
 from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.ops.doctor.server_info import Told
 from scrapy_redisq.server.cluster import Cluster

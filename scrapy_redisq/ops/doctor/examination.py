@@ -10,8 +10,8 @@ import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RedisqError, ServerBusy
-from scrapy_redisq.frontier.calls import meta_key, wake_channel
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.names import meta_key, wake_channel
 from scrapy_redisq.ops.doctor import cluster, crawl, redis_server, rights
 from scrapy_redisq.ops.doctor.report import Line, Report, note, problem, warning
 from scrapy_redisq.ops.doctor.server_info import Told

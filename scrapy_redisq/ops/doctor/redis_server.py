@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import redis
 
 from scrapy_redisq.control.words import size_text, time_text
-from scrapy_redisq.frontier.calls.names import NEVER
+from scrapy_redisq.frontier.names import NEVER
 from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.ops.doctor.server_info import Told
 from scrapy_redisq.server.requirements import OLDEST_OF_CLUSTER

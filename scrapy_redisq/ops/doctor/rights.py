@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from scrapy_redisq.frontier.calls.names import NEVER
+from scrapy_redisq.frontier.names import NEVER
 from scrapy_redisq.frontier.scripts import Client
 from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 

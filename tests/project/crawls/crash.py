@@ -36,10 +36,10 @@ class CrashPoints:
     @classmethod
     def from_crawler(cls, crawler):
         if release := os.environ.get("FAULT_FORMAT"):
-            from scrapy_redisq.frontier.calls import run
+            from scrapy_redisq.frontier import calls
 
-            assert isinstance(run.FORMAT, int)
-            run.FORMAT = int(release)
+            assert isinstance(calls.FORMAT, int)
+            calls.FORMAT = int(release)
         if point:
             crawler.signals.connect(response_received, signals.response_received)
             wrap()

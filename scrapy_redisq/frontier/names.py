@@ -13,19 +13,19 @@ NEVER = "redisq:never"
 """What keys begin with that are never there, to try what a user may do with a key."""
 
 
-def prefix(name: str, shard: int) -> str:
+def key_prefix(name: str, shard: int) -> str:
     """What all keys of one shard begin with; in braces the hash tag of Redis Cluster."""
     return f"redisq:{{{name}:{shard}}}:"
 
 
 def meta_key(name: str, shard: int) -> str:
     """The key that every script is given; the others are derived in ``lua/shared/keys.lua``."""
-    return prefix(name, shard) + "meta"
+    return key_prefix(name, shard) + "meta"
 
 
 def wake_channel(name: str, shard: int) -> str:
     """Where idle workers hear that there is something to do, or that the run is complete."""
-    return prefix(name, shard) + "wake"
+    return key_prefix(name, shard) + "wake"
 
 
 def name_in(meta: str) -> str | None:
@@ -36,16 +36,13 @@ def name_in(meta: str) -> str | None:
 
 def keys_of(name: str) -> str:
     """Pattern of all keys of a frontier, and perhaps of others whose names begin like its own."""
-    return f"redisq:{{{_escaped(name)}:*"
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([*?\[\]\\^])", r"\\\1", text)
+    escaped = re.sub(r"([*?\[\]\\^])", r"\\\1", name)
+    return f"redisq:{{{escaped}:*"
 
 
 def seen_alone(name: str) -> str:
     """What the keys of a dupefilter without a frontier begin with; its backend's name follows."""
-    return prefix(name, 0) + "seen:alone:"
+    return key_prefix(name, 0) + "seen:alone:"
 
 
 def pairs(flat: Iterable[Any]) -> dict[str, str]:

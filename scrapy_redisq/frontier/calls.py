@@ -1,0 +1,540 @@
+"""The scripts that workers and producers run, as `Call`s: what goes in and what comes out, typed,
+without any network. What people ask and order is in `scrapy_redisq.frontier.admin`; exchanges are
+made by `scrapy_redisq.frontier.exchange`.
+
+Inputs and replies are documented in the head of each Lua file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from scrapy_redisq.errors import (
+    ConfigurationMismatch,
+    FrontierCorrupt,
+    FrontierError,
+    FrontierLost,
+    RunMismatch,
+    RunOver,
+    ShardLost,
+)
+from scrapy_redisq.frontier.config import (
+    DEAD_MAX,
+    FORMAT,
+    SETTING_OF,
+    FrontierConfig,
+    shown_arguments,
+)
+from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
+from scrapy_redisq.frontier.names import meta_key
+from scrapy_redisq.frontier.scripts import Call, damaged, load, raw_string, unpack
+from scrapy_redisq.frontier.seen import SeenFilter, exact_member
+
+T = TypeVar("T")
+
+# Who joins
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The run that a shard is in. ``began``: when, in us by shard 0's clock.
+
+    ``new``: it was begun by this very call. ``inherits``: what it has of the run before, see
+    ``run/join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be
+    deleted. ``former_shards``: how many former runs had at most, if their keys are still there.
+    ``begun``: shards that have begun this run for good, as far as shard 0 knows. ``full``: Redis
+    is at its maxmemory.
+    """
+
+    run: str
+    began: int
+    new: bool
+    inherits: str
+    name: str
+    config: FrontierConfig
+    generation: str
+    trash: int
+    former_shards: int
+    begun: Sequence[int] = ()
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class RunTerms:
+    """Which run a worker wants to be in: REDISQ_RUN, REDISQ_RESUME, REDISQ_KEEP_SEEN and
+    REDISQ_KEEP_ALIVE; and how large it may become."""
+
+    name: str = ""
+    resume: bool = True
+    keep_seen: bool = False
+    keep_alive: bool = False
+    growth: GrowthLimit = NO_LIMIT
+
+
+ANY_RUN = RunTerms()
+
+JUST_NOW = 2**52
+"""For the time at which a worker was started: it is older than no run. In us, in the year 2112."""
+
+
+class MayComeBack(FrontierError):
+    """Raised when another run is to begin, and workers of the last one may only have been cut off:
+    join again a little later."""
+
+
+class ClearFirst(FrontierError):
+    """Raised by `join` when something is left of a former run: `clear` it, then join again."""
+
+
+@dataclass(frozen=True)
+class Crawl:
+    """A worker, on shard 0, which decides: it comes into the unfinished run, or begins one, which
+    is then called ``run``. ``since``: when the worker was started, in us by the shard's `clock`;
+    ``lost``: when a run began that the shard has lost and others have."""
+
+    run: str
+    terms: RunTerms = ANY_RUN
+    since: int = JUST_NOW
+    lost: int = 0
+
+    def to_input(self) -> dict[str, Any]:
+        terms = asdict(self.terms)
+        growth = terms.pop("growth")
+        return {
+            **terms,
+            "intent": "crawl",
+            "run": self.run,
+            "since": self.since,
+            "lost": self.lost,
+            "max_pending": str(growth["pending"] or ""),
+            "max_memory": str(growth["memory"] or ""),
+        }
+
+
+@dataclass(frozen=True)
+class Push:
+    """A producer, on shard 0: it adds to the run that is there, or begins one, called ``run``.
+    ``keep_config``: also that one takes the stored configuration, and keeps what was seen if the
+    last worker did."""
+
+    run: str
+    keep_seen: bool = False
+    keep_config: bool = False
+
+    def to_input(self) -> dict[str, Any]:
+        return {"intent": "push", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Whoever has joined the ``first`` shard, on another one: it comes into the same run.
+    ``begun``: that one is known to have begun it."""
+
+    first: Joined
+    begun: bool = False
+
+    def to_input(self) -> dict[str, Any]:
+        return {
+            "intent": "follow",
+            "run": self.first.run,
+            "began": self.first.began,
+            "inherits": self.first.inherits,
+            "begun": self.begun,
+        }
+
+
+@dataclass(frozen=True)
+class Return:
+    """A worker that was taken for dead comes back into ``run``, if that is still there. ``former``:
+    its id until then."""
+
+    run: str
+    former: str
+
+    def to_input(self) -> dict[str, Any]:
+        return {"intent": "return", **asdict(self)}
+
+
+Intent = Crawl | Push | Follow | Return
+"""Why somebody joins."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A worker that joins: its id, the seconds that it lives without a sign of life, what people
+    are shown of it, and the limits that it brings."""
+
+    worker: str
+    ttl: float
+    info: Mapping[str, str | int] = field(default_factory=dict)
+    limits: Mapping[str, str] | None = None
+    """Of slots by pattern, as ``lua/shared/slots/state.lua`` has them; they take the place of those
+    that are there. None: those stay."""
+    throttle: str = ""
+    """Terms of AutoThrottle, as that file has them; they go with the limits."""
+    release: str = ""
+    settings: str = ""
+    """What the worker runs, for people: the release of its code, and a digest of its settings."""
+
+    def to_input(self) -> dict[str, Any]:
+        info = [text for pair in self.info.items() for text in pair]
+        return {**asdict(self), "ttl": int(self.ttl * 1e6), "info": info}
+
+
+NOBODY = Registration("", 0.0)
+"""A producer is not registered."""
+
+_NO_TERMS = {
+    "name": "",
+    "since": JUST_NOW,
+    "lost": 0,
+    "resume": True,
+    "keep_alive": False,
+    "keep_seen": False,
+    "keep_config": False,
+    "max_pending": "",
+    "max_memory": "",
+}
+
+
+def call_of(
+    script: str,
+    name: str,
+    shard: int,
+    data: Mapping[str, Any],
+    decode: Callable[[Any], T],
+    backend: str = "",
+) -> Call[T]:
+    """A call of the ``script`` of that name, on one shard; see `Call`."""
+    return Call.of(load(script, backend), meta_key(name, shard), data, decode)
+
+
+def join(
+    name: str,
+    shard: int,
+    intent: Intent,
+    config: FrontierConfig,
+    registration: Registration = NOBODY,
+) -> Call[Joined]:
+    """Come into a run, which is begun if need be, and register a worker if there is one.
+
+    The decoder raises `ConfigurationMismatch`, `RunMismatch`, `RunOver`, `FrontierCorrupt`,
+    `ClearFirst`, `MayComeBack`, `FrontierLost`, `ShardLost`, or `FrontierError` for another format.
+    """
+
+    def decode(reply: Any) -> Joined:
+        answer = unpack(reply)
+        status = answer.pop("status")
+        if status != "ok":
+            raise _refused(name, shard, status, answer, intent)
+        return Joined(**{**answer, "config": FrontierConfig.from_meta(answer["config"])})
+
+    data = {
+        "format": FORMAT,
+        "config": config.to_meta(),
+        "any_shards": config.any_shards,
+        **_NO_TERMS,
+        **intent.to_input(),
+        **registration.to_input(),
+    }
+    return call_of("run/join", name, shard, data, decode)
+
+
+def _refused(
+    name: str, shard: int, status: str, answer: dict[str, Any], intent: Intent
+) -> FrontierError:
+    """Why ``run/join.lua`` lets nobody in."""
+    match status:
+        case "over":
+            ago = None if answer["ago"] < 0 else answer["ago"] / 1e6
+            return RunOver(name, answer["run"], answer["name"], ago)
+        case "named":
+            wanted = intent.terms.name if isinstance(intent, Crawl) else ""
+            return RunMismatch(name, answer["name"], wanted)
+        case "differs":
+            differences = {field: tuple(both) for field, both in answer["differences"].items()}
+            if "arguments" in differences:
+                differences["arguments"] = _arguments_for_people(*differences["arguments"])
+            return ConfigurationMismatch(
+                name, {SETTING_OF.get(field, field): both for field, both in differences.items()}
+            )
+        case "wait":
+            return MayComeBack(
+                f"frontier {name!r} has workers that gave no sign of life in time: it is "
+                f"forgotten (REDISQ_RESUME) if none of them comes back"
+            )
+        case "clear":
+            return ClearFirst(f"frontier {name!r} has to be emptied before a run begins")
+        case "lost":
+            return FrontierLost(
+                f"frontier {name!r} was begun anew or deleted while this worker was away"
+            )
+        case "shard_lost":
+            return ShardLost(name, shard)
+        case "format":
+            return FrontierError(
+                f"frontier {name!r} has format {answer['format']}, this release of "
+                f"scrapy-redisq reads format {FORMAT}: use the release that began it, or "
+                f"another REDISQ_FRONTIER"
+            )
+        case _:
+            return FrontierCorrupt(damaged(answer["key"], answer["kind"]))
+
+
+def _arguments_for_people(stored: str, given: str) -> tuple[str, str]:
+    """Without the digests, unless nothing else differs: long ones, or passwords."""
+    shown = shown_arguments(stored) or "none", shown_arguments(given) or "none"
+    return shown if shown[0] != shown[1] else (stored, given)
+
+
+# Runs
+
+
+def clock(name: str) -> Call[int]:
+    """-> the time of shard 0, in us since 1970."""
+    return call_of("run/clock", name, 0, {}, int)
+
+
+def leave(
+    name: str,
+    shard: int,
+    run: str,
+    worker: str,
+    *,
+    dead_max: int = DEAD_MAX,
+    returns: bool = False,
+) -> Call[int]:
+    """Give back what ``worker`` holds; -> leases left. ``returns``: under another id it stays."""
+    data = {"run": run, "worker": worker, "dead_max": dead_max, "returns": returns}
+    return call_of("run/leave", name, shard, data, int)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What `conclude` found: "complete", "sealed" with the ``number`` of the seal, or
+    "unfinished"; of the run ``run``, which has ``shards``, on several servers if ``spread``."""
+
+    what: str
+    run: str
+    number: int
+    shards: int
+    spread: bool
+
+
+def conclude(
+    name: str, shard: int, *, run: str = "", seal: int = 0, producer: bool = False
+) -> Call[Conclusion]:
+    """Complete the run if nothing is left of it; with several shards, one step of that."""
+
+    def decode(reply: Any) -> Conclusion:
+        what, of_run, number, shards, spread = reply
+        return Conclusion(
+            what.decode(), of_run.decode(), int(number), int(shards), spread == b"True"
+        )
+
+    data = {"run": run, "first": shard == 0, "seal": seal, "producer": producer}
+    return call_of("run/conclude", name, shard, data, decode)
+
+
+def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
+    """Open a run for what is to be added; ``visited``: what this said of shard 0, see
+    ``run/open.lua``.
+
+    -> shard 0: the number of this visit, others: 1; 0 if the run is gone.
+    """
+    data = {"run": run, "shard": shard, "visited": visited}
+    return call_of("run/open", name, shard, data, int)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What `look` found: nothing is left and nobody may add to it, how much there has been to do,
+    and when the run began, in us by shard 0's clock (0: there is none)."""
+
+    idle: bool
+    to_do: int
+    began: int
+
+
+def look(
+    name: str, shard: int, *, worker: str = "", mark: str = "", marked: str = ""
+) -> Call[Look]:
+    """Look at a shard. ``mark`` is left there with ``worker``, if nothing is left; ``marked`` must
+    be there, if something is not to count as left."""
+    data = {"worker": worker, "mark": mark, "marked": marked}
+    return call_of("run/look", name, shard, data, lambda reply: Look(bool(reply[0]), *reply[1:]))
+
+
+def reap(
+    name: str, shard: int, run: str, max_deliveries: int, dead_max: int, *, ttl: float = 0.0
+) -> Call[tuple[int, int, int]]:
+    """Reclaim from workers past their deadline; -> (reclaimed, dead, leases left).
+
+    ``ttl``: seconds for which a worker lives without a sign of life.
+    """
+    terms = {"max_deliveries": max_deliveries, "dead_max": dead_max}
+    return call_of("run/reap", name, shard, {"run": run, "ttl": int(ttl * 1e6), **terms}, tuple)
+
+
+def fill(name: str, shard: int) -> Call[Fill]:
+    """-> how full the shard and its server are."""
+    return call_of("run/fill", name, shard, {}, lambda reply: Fill(*reply))
+
+
+def status(name: str, shard: int) -> Call[dict[str, Any]]:
+    """-> ``run/status.lua``'s reply, {} if the shard is not there."""
+    return call_of("run/status", name, shard, {}, unpack)
+
+
+def clear(
+    name: str,
+    shard: int,
+    *,
+    everything: bool = False,
+    mark: bool = False,
+    force: bool = False,
+    before: int = 0,
+) -> Call[tuple[str, int]]:
+    """Delete what is left of a run; -> status and number as in ``run/clear.lua``."""
+    data = {"all": everything, "mark": mark, "force": force, "before": before}
+    return call_of("run/clear", name, shard, data, lambda reply: (reply[0].decode(), int(reply[1])))
+
+
+def sweep(
+    name: str, shard: int, backend: str, everything: bool = False, *, forget_shards: str = ""
+) -> Call[str | None]:
+    """Delete dupefilters that no run uses; -> the backend of the next one, None: nothing is left.
+
+    ``forget_shards``: the run that has no shards of former ones left.
+    """
+    data = {"backend": backend, "all": everything, "forget_shards": forget_shards or False}
+
+    def decode(reply: bytes | None) -> str | None:
+        return reply.decode() if reply else None
+
+    return call_of("seen/sweep", name, shard, data, decode, backend)
+
+
+# Requests
+
+STARTS, RECENT = 1, 2
+"""How a request is asked about that the dupefilter is not asked about: its identity is recorded
+among those of all start requests of the run, or of what came lately."""
+
+FingerprintItem = msgspec.Raw | str | bool
+"""A fingerprint as scripts take it; False stands for none."""
+
+EnqueueItem = (
+    tuple[int, msgspec.Raw, FingerprintItem, int]
+    | tuple[int, msgspec.Raw, FingerprintItem, int, int, str]
+)
+"""A request as ``lua/shared/enqueue.lua`` takes it: the number of its queue, entry, fingerprint,
+delay in ms; what is asked, and its identity."""
+
+
+def enqueue_item(
+    queue: int,
+    entry: bytes,
+    fingerprint: bytes | str | None,
+    delay: int = 0,
+    *,
+    asked: int = 0,
+    identity: bytes | None = None,
+) -> EnqueueItem:
+    """One request as the scripts take it; ``delay`` in ms.
+
+    ``asked``: which of the exact sets is asked about its ``identity``, 0 for none.
+    """
+    item = queue, raw_string(entry), fingerprint_item(fingerprint), delay
+    if not asked or identity is None:
+        return item
+    return *item, asked, exact_member(identity)
+
+
+def fingerprint_item(fingerprint: bytes | str | None) -> FingerprintItem:
+    """A fingerprint as scripts take it."""
+    if isinstance(fingerprint, bytes):
+        return raw_string(fingerprint)
+    return fingerprint or False
+
+
+def push(
+    name: str,
+    shard: int,
+    run: str,
+    backend: str,
+    queues: Sequence[tuple[str, str]],
+    enqueue: Sequence[EnqueueItem],
+    seen: Sequence[Any],
+) -> Call[str]:
+    """-> one character per request: "1" new, "0" duplicate; "" if another run has begun, "sealed"
+    if the shard must be opened first."""
+
+    def decode(reply: Any) -> str:
+        answer = unpack(reply)
+        return "sealed" if answer["status"] == "sealed" else str(answer.get("outcome", ""))
+
+    data = {"run": run, "queues": queues, "enqueue": enqueue, "seen": seen}
+    return call_of("push", name, shard, data, decode, backend)
+
+
+def record_seen(
+    name: str, generation: str, seen: SeenFilter, fingerprints: Sequence[bytes]
+) -> Call[list[int]]:
+    """Record fingerprints in a dupefilter that stands alone; -> 1 for each that was new, else 0."""
+    items = [fingerprint_item(seen.encode(each)) for each in fingerprints]
+    data = {"generation": generation, "seen": seen.parameters(), "fingerprints": items}
+
+    def decode(reply: Any) -> list[int]:
+        answers = list(reply)
+        if len(answers) != len(fingerprints) or not {0, 1}.issuperset(answers):
+            raise ValueError(f"{answers!r:.100} is no answer of 0 or 1 for each fingerprint")
+        return answers
+
+    return call_of("seen/add", name, 0, data, decode, seen.name)
+
+
+def take_posts(
+    name: str, shard: int, run: str, *, most: int, hold: float
+) -> Call[dict[str, bytes]]:
+    """-> id of each post that is due, and what it holds: links to other shards, which stands for
+    them until those cannot lose them. Nobody else is given them for ``hold`` seconds."""
+
+    def decode(reply: list[bytes]) -> dict[str, bytes]:
+        items = zip(reply[::2], reply[1::2], strict=True)
+        return {id.decode(errors="surrogateescape"): links for id, links in items}
+
+    data = {"run": run, "most": most, "hold": int(hold * 1e6)}
+    return call_of("post/take", name, shard, data, decode)
+
+
+# robots.txt
+
+
+def robots_txt(
+    name: str, shard: int, run: str, host: str, *, text: bytes | None = None, ttl: float = 0.0
+) -> Call[tuple[str, bytes, float]]:
+    """Ask for a host's robots.txt, or keep its ``text`` for ``ttl`` seconds (0: say that this
+    worker does not fetch it).
+
+    -> ("known", text, seconds for which it is valid), or "fetch", "wait" or "lost" with nothing.
+    """
+    kept = False if text is None else raw_string(text)
+    data = {"run": run, "host": host, "text": kept, "ttl": int(ttl * 1000)}
+    return call_of(
+        "robots",
+        name,
+        shard,
+        data,
+        lambda reply: (reply[0].decode(), reply[1], reply[2] / 1000),
+    )
+
+
+def crawl_delay(name: str, shard: int, run: str, host: str, slot: str, delay: float) -> Call[bool]:
+    """Set the delay in seconds that a host's robots.txt asks for; -> whether the slot's changed."""
+    data = {"run": run, "host": host, "slot": slot, "delay": int(delay * 1e6)}
+    return call_of("slots/crawl_delay", name, shard, data, lambda reply: bool(reply == 1))
