@@ -75,7 +75,7 @@ class ServerBusy(ServerError):
 
 
 class ShardAway(ServerError):
-    """Raised when some servers of a cluster do not answer, and all are needed."""
+    """Raised when a server of a cluster does not answer, and all are needed."""
 
 
 class ServerFull(ServerError):

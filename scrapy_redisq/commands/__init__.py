@@ -10,7 +10,7 @@ rest is imported when it is run:
 ``status``, ``slots``, ``pause`` (and resume), ``workers``, ``url``, ``push``, ``dead``, ``reset``,
 ``embedded_server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
 ``export``   files of dead letters
-``display``, ``slot_table``, ``table``  tables for people; ``fleet_display`` what autoscale shows
+``display``  tables for people; ``fleet_display`` what autoscale shows
 ``watching`` shows something once, or again and again
 """
 

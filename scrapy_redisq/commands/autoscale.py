@@ -17,7 +17,7 @@ from scrapy.settings import Settings
 
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.fleet_display import FleetDisplay
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, whole_number
+from scrapy_redisq.commands.options import add_command, add_frontier, whole_number
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.ops.autoscale import Bounds, CrawlCommand, Job, Supervisor
@@ -43,53 +43,43 @@ EXAMPLES = """\
 examples:
   scrapy redisq autoscale -- scrapy crawl books
   scrapy redisq autoscale --min 2 --max 8 books -- scrapy crawl books -a part=1
+
 """
 
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    autoscale = commands.add_parser(
+    autoscale = add_command(
+        commands,
         "autoscale",
+        run,
         help="start and stop workers on this machine, as many as have work",
-        description=TEXT,
-        epilog=EXAMPLES + "\n" + GLOBAL_OPTIONS,
+        text=TEXT,
+        examples=EXAMPLES,
+        check=_check,
         usage="%(prog)s [--min N] [--max N] [NAME] -- scrapy crawl SPIDER",
     )
-    autoscale.set_defaults(error=autoscale.error)
-    autoscale.add_argument(
-        "name", metavar="NAME", nargs="?", help="the frontier; default: the command's spider's"
-    )
-    autoscale.add_argument(
-        "--min", metavar="N", type=whole_number, default=1, help="workers at least (default: 1)"
-    )
-    autoscale.add_argument(
-        "--max",
-        metavar="N",
-        type=whole_number,
-        help="workers at most (default: the number of CPUs)",
-    )
-    autoscale.add_argument(
-        "--max-cpu",
-        metavar="PERCENT",
-        type=whole_number,
-        default=90,
-        help="start no more than --min while the CPUs are that busy; 0: never mind (default: 90)",
-    )
-    autoscale.add_argument(
-        "--patience",
-        metavar="SECONDS",
-        type=whole_number,
-        default=30,
-        help="stop a worker when there has been one too many for so long (default: 30)",
-    )
-    autoscale.add_argument(
-        "--grace",
-        metavar="SECONDS",
-        type=whole_number,
-        default=0,
-        help="kill a worker that has not left so long after it was told to, or stop one that stays "
-        "when the run is complete; 0: wait for it (default: 0)",
-    )
+    add_frontier(autoscale, "the frontier; default: the command's spider's")
+    for option, metavar, default, text in (
+        ("--min", "N", 1, "workers at least (default: 1)"),
+        ("--max", "N", None, "workers at most (default: the number of CPUs)"),
+        (
+            *("--max-cpu", "PERCENT", 90),
+            "start no more than --min while the CPUs are that busy; 0: never mind (default: 90)",
+        ),
+        (
+            *("--patience", "SECONDS", 30),
+            "stop a worker when there has been one too many for so long (default: 30)",
+        ),
+        (
+            *("--grace", "SECONDS", 0),
+            "kill a worker that has not left so long after it was told to, or stop one that stays "
+            "when the run is complete; 0: wait for it (default: 0)",
+        ),
+    ):
+        autoscale.add_argument(
+            option, metavar=metavar, type=whole_number, default=default, help=text
+        )
     autoscale.add_argument(
         "--logs",
         metavar="FOLDER",
@@ -98,16 +88,19 @@ def add_options(commands: Any) -> None:
     )
 
 
+def _check(arguments: Namespace) -> None:
+    if not getattr(arguments, "worker", None):
+        arguments.error("behind -- it takes the workers' command, such as: -- scrapy crawl books")
+    if arguments.max is not None and arguments.max < max(1, arguments.min):
+        arguments.error(f"--max {arguments.max} is less than --min {arguments.min}, or 0")
+
+
 def run(arguments: Namespace, project: Project) -> int:
     """Until the run is complete, or a signal; -> the workers' verdict.
 
     0: the run is complete, or the workers ended well when they were told to. Else the exit code of
     a worker that did not, 128 + signal if a signal ended it.
     """
-    if not getattr(arguments, "worker", None):
-        arguments.error("behind -- it takes the workers' command, such as: -- scrapy crawl books")
-    if arguments.max is not None and arguments.max < max(1, arguments.min):
-        arguments.error(f"--max {arguments.max} is less than --min {arguments.min}, or 0")
     command = CrawlCommand(arguments.worker)
     project, name = _project_of(command, arguments, project)
     with project.server(to_write=True) as server, project.frontier(server, name) as frontier:

@@ -39,12 +39,8 @@ an address with a drawn token. On another address than 127.0.0.1 put TLS in fron
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    dashboard = add_command(
-        commands,
-        "dashboard",
-        help="pages in a browser: all crawls, hosts, workers, dead letters",
-        text=TEXT,
-    )
+    help = "pages in a browser: all crawls, hosts, workers, dead letters"
+    dashboard = add_command(commands, "dashboard", run, help=help, text=TEXT)
     add_bind(dashboard, 8765)
     dashboard.add_argument(
         "--token-file", metavar="FILE", help="the token is in FILE (default: it is drawn)"

@@ -17,13 +17,14 @@ from scrapy_redisq.commands.export import export, purge_exported
 from scrapy_redisq.commands.options import add_command, add_json, add_limit, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import DeadLetter, Frontier
-from scrapy_redisq.control.told_letters import as_json, summary, utc
-from scrapy_redisq.control.words import counted
+from scrapy_redisq.control.words import counted, utc
 
 SHOWN = 20
 """Dead letters listed for people if nobody says how many."""
 
 _LETTER_ID = re.compile(r"[0-9]{1,9}-[0-9]+")
+
+Do = Callable[[Namespace, Frontier], int]
 
 
 def add_options(commands: Any) -> None:
@@ -31,52 +32,60 @@ def add_options(commands: Any) -> None:
     dead = add_command(
         commands,
         "dead",
+        None,
         help="requests that failed for good: look at them, try them again, delete them",
     )
     actions = dead.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = add_command(actions, "list", help="show dead letters, newest first")
-    add_name(listing)
+
+    def add(action: str, do: Do, help: str, **options: Any) -> ArgumentParser:
+        def run(arguments: Namespace, project: Project) -> int:
+            with project.chosen_frontier(arguments.name) as frontier:
+                return do(arguments, frontier)
+
+        parser = add_command(actions, action, run, help=help, **options)
+        add_name(parser)
+        return parser
+
+    listing = add("list", _list, "show dead letters, newest first")
     _add_filters(listing)
     add_limit(listing, SHOWN)
     add_json(listing, "one JSON object for each, with all of the request")
-    show = add_command(actions, "show", help="show all that is known of one dead letter")
-    add_name(show)
+    show = add("show", _show, "show all that is known of one dead letter")
     show.add_argument("id", metavar="ID", type=_letter_id, help="such as 0-17")
     add_json(show)
-    requeue = add_command(
-        actions,
+    requeue = add(
         "requeue",
-        help="put dead letters back to the front of the queue",
+        _change,
+        "put dead letters back to the front of the queue",
         text="Put dead letters back to the front of the queue, past the dupefilter, with\n"
         "deliveries and retries counted from zero.",
+        check=_check_choice,
     )
-    add_name(requeue)
-    _add_choice(requeue)
-    requeue.set_defaults(error=requeue.error)
-    purge = add_command(
-        actions,
+    purge = add(
         "purge",
-        help="delete dead letters",
+        _change,
+        "delete dead letters",
         text="Delete dead letters: those chosen, or all; who sits at a terminal is asked\n"
         "without --all. They remain counted.\n"
         "With --exported just those that a file of export holds, as far as they are still there\n"
         "and the same (digest): none that has come since.",
+        check=_check_choice,
     )
-    add_name(purge)
-    _add_choice(purge)
+    for parser in (requeue, purge):
+        parser.add_argument("ids", metavar="ID", nargs="*", type=_letter_id, help="such as 0-17")
+        parser.add_argument("--all", action="store_true", help="all dead letters")
+        _add_filters(parser)
     purge.add_argument("--exported", metavar="FILE", help="only those that this export holds")
-    purge.set_defaults(error=purge.error)
-    export = add_command(
-        actions,
+    exporting = add(
         "export",
-        help="write dead letters to a file",
+        export,
+        "write dead letters to a file",
         text="Write dead letters to a file, as JSON lines like those of list --json, each "
         "with\nits stored request (entry, base64). FILE is replaced as a whole, and not\n"
         "by nothing. Then: scrapy redisq dead purge NAME --exported FILE",
     )
-    add_name(export)
-    export.add_argument("file", metavar="FILE", help="is replaced if it is there; - for stdout")
-    _add_filters(export)
+    exporting.add_argument("file", metavar="FILE", help="is replaced if it is there; - for stdout")
+    _add_filters(exporting)
 
 
 def _add_filters(parser: ArgumentParser) -> None:
@@ -84,24 +93,10 @@ def _add_filters(parser: ArgumentParser) -> None:
     parser.add_argument("--slot", metavar="S", help="only those of this slot (host)")
 
 
-def _add_choice(parser: ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="*", type=_letter_id, help="such as 0-17")
-    parser.add_argument("--all", action="store_true", help="all dead letters")
-    _add_filters(parser)
-
-
 def _letter_id(text: str) -> str:
     if not _LETTER_ID.fullmatch(text):
         raise ArgumentTypeError(f"{text!r} is not the id of a dead letter, such as 0-17")
     return text
-
-
-def run(arguments: Namespace, project: Project) -> int:
-    """Do what the action says; 1 if a letter that was named is not there."""
-    if arguments.action in ("requeue", "purge"):
-        _check_choice(arguments)
-    with project.chosen_frontier(arguments.name) as frontier:
-        return _ACTIONS[arguments.action](arguments, frontier)
 
 
 def _check_choice(arguments: Namespace) -> None:
@@ -138,7 +133,9 @@ def _change(arguments: Namespace, frontier: Frontier) -> int:
     print(f"{clean(frontier.name)}: {counted(changed, 'dead letter')} {arguments.action}d")
     left = 0
     if arguments.action == "requeue":
-        left = _without_request(arguments, frontier, ids)
+        chosen = frontier.dead(reason=arguments.reason, slot=arguments.slot)
+        letters = frontier.dead_letters(ids) if ids else chosen
+        left = sum(not letter.has_request for letter in letters)
     if left:
         print(
             f"scrapy redisq: {left:,} hold no request that could be tried again, and stay: "
@@ -151,22 +148,12 @@ def _change(arguments: Namespace, frontier: Frontier) -> int:
     return 1 if ids and changed < len(ids) else 0
 
 
-def _without_request(arguments: Namespace, frontier: Frontier, ids: list[str] | None) -> int:
-    """How many of the letters that were to be requeued could not be."""
-    letters = (
-        frontier.dead_letters(ids)
-        if ids
-        else frontier.dead(reason=arguments.reason, slot=arguments.slot)
-    )
-    return sum(not letter.has_request for letter in letters)
-
-
 def _show(arguments: Namespace, frontier: Frontier) -> int:
     letter = frontier.dead_letter(arguments.id)
     if letter is None:
         print(f"scrapy redisq: no such dead letter: {arguments.id}", file=sys.stderr)
         return 1
-    told = as_json(letter)
+    told = letter.to_json()
     if arguments.json:
         print(json.dumps(told))
         return 0
@@ -182,24 +169,22 @@ def _show(arguments: Namespace, frontier: Frontier) -> int:
 
 
 def _list(arguments: Namespace, frontier: Frontier) -> int:
-    limit = arguments.limit
-    if limit is None and not arguments.json:
-        limit = SHOWN
+    most = arguments.limit
+    if most is None and not arguments.json:
+        most = SHOWN
     letters = frontier.dead(reason=arguments.reason, slot=arguments.slot)
-    shown = itertools.islice(letters, limit or None)
+    out, letter = console(), None
+    for letter in itertools.islice(letters, most or None):
+        if arguments.json:
+            print(json.dumps(letter.to_json()))
+        else:
+            # URLs are made to be copied: lines that are too long are the terminal's to fold.
+            out.print(_text(letter), soft_wrap=True)
     if arguments.json:
-        for letter in shown:
-            print(json.dumps(as_json(letter)))
         return 0
-    out = console()
-    first = next(shown, None)
-    if first is None:
+    if letter is None:
         print(f"{clean(frontier.name)}: no dead letters")
-        return 0
-    for letter in itertools.chain([first], shown):
-        # URLs are made to be copied: lines that are too long are the terminal's to fold.
-        out.print(_text(letter), soft_wrap=True)
-    if next(letters, None) is not None:
+    elif next(letters, None) is not None:
         out.print(Text("There are more: --limit 0 shows all.", style="dim"))
     return 0
 
@@ -210,16 +195,7 @@ def _text(letter: DeadLetter) -> Text:
         head.append(f"  {ago(utc(letter.at))} ago")
     if letter.deliveries:
         head.append(f", {letter.deliveries} workers died with it")
-    lines = [head, Text(f"  {clean(summary(letter))}")]
+    lines = [head, Text(f"  {clean(letter.summary())}")]
     if first := letter.detail.strip().partition("\n")[0]:
         lines.append(Text(f"  {clean(first)[:300]}", style="dim"))
     return Text("\n").join(lines)
-
-
-_ACTIONS: dict[str, Callable[[Namespace, Frontier], int]] = {
-    "export": export,
-    "list": _list,
-    "purge": _change,
-    "requeue": _change,
-    "show": _show,
-}

@@ -1,4 +1,4 @@
-"""What people see: compact, readable in 80 columns and whole in fewer, whatever the names hold."""
+"""What people see: compact, readable in 80 columns, whatever the names hold."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from rich import box
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
+from rich.table import Table
 from rich.text import Text
 
-from scrapy_redisq.commands.table import Cell, Column, Table
+Cell = str | Text
 
 PIPE_WIDTH = 120
 """Columns where nobody says how many there are: in files and pipes."""
 
 LONGEST_LINE = 80
 """Columns of sentences: longer lines are hard to read."""
+
+NARROWEST = 8
+"""Columns of a table's column that is folded."""
 
 NO_LOSS = 1e-12
 """Expected loss below which it is not worth a word: less than one URL in any crawl."""
@@ -99,6 +104,37 @@ def rate(per_second: float | None) -> str:
     return "" if per_second is None else f"{per_second:,.1f}"
 
 
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: Collection[str] = ()
+) -> Table:
+    """A table. The first column and those in ``left`` hold words, which are folded where they do
+    not fit; the others hold numbers, which stay whole. An empty column is left out."""
+    rows = list(rows)
+    shown = [i for i in range(len(columns)) if i == 0 or any(row[i] for row in rows)]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="dim",
+        border_style="dim",
+    )
+    for i in shown:
+        if i == 0 or columns[i] in left:
+            longest = max(len(word) for row in rows for word in f"{row[i]} -".split())
+            table.add_column(columns[i], overflow="fold", min_width=min(longest, NARROWEST))
+        else:
+            table.add_column(columns[i], justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text.assemble(row[i]) for i in shown))
+    return table
+
+
+def sentence(text: str, style: str = "") -> RenderableType:
+    """A line of words, no longer than can be read."""
+    return Constrain(Text(clean(text), style=style), LONGEST_LINE)
+
+
 def _share(part: float, whole: float) -> str:
     if not whole:
         return ""
@@ -114,33 +150,20 @@ def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Render
     """All of one frontier. ``rates``: pages per second of workers by id, of all under ""."""
     if status["state"] == "absent":
         return Text(f"{clean(status['frontier'])}: there is no such frontier", style="yellow")
-    parts: list[RenderableType] = [_title(status), _numbers(status, rates), _seen(status)]
-    if any(status["sink"].values()):
-        parts.append(_sink(status["sink"]))
-    if status["set_aside"] or status["paused"]:
-        parts.append(_slots(status))
-    if status["posted"]:
-        text = f"{status['posted']:,} finished pages whose links to other servers are not safe yet"
-        parts.append(Text.assemble(("posts ", "dim"), text))
+    parts: list[RenderableType] = [_title(status), _numbers(status, rates), *_remarks(status)]
     if status["workers"]:
         parts += [Text(""), _workers(status["workers"], rates)]
-    if "why" in status:
-        parts += _why(status["why"])
+    why = status.get("why")
+    if why and why["reason"] not in SAID_ELSEWHERE:
+        style = "bold red" if why["reason"] in BAD_REASONS else "yellow"
+        style = "" if why["reason"] == "working" else style
+        parts += [Text(""), sentence(why["text"], style)]
+        parts += [sentence(text, "dim") for text in why["also"]]
     return Group(*parts)
 
 
 SAID_ELSEWHERE = {"absent", "complete", "resetting"}
 BAD_REASONS = {"corrupt", "redis_full", "redis_refuses", "shard_away", "sink_away"}
-
-
-def _why(why: Mapping[str, Any]) -> list[RenderableType]:
-    """Why little or nothing happens."""
-    if why["reason"] in SAID_ELSEWHERE:
-        return []
-    style = "bold red" if why["reason"] in BAD_REASONS else "yellow"
-    text = Text(clean(why["text"]), style="" if why["reason"] == "working" else style)
-    lines = [text, *(Text(clean(line), style="dim") for line in why["also"])]
-    return [Text(""), *(Constrain(line, LONGEST_LINE) for line in lines)]
 
 
 def _title(status: Mapping[str, Any]) -> Text:
@@ -170,18 +193,17 @@ def _numbers(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Re
         told["progress"] = _share(status["finished"], status["created"])
     if status["dropped"]:
         told["dropped"] = f"{status['dropped']:,}"
+    bad = "bold red" if status["dead"] else ""
     cells = [
-        Text.assemble((f"{name:<11}", "dim"), _number(name, f"{value:>11}"))
+        Text.assemble((f"{name:<11}", "dim"), (f"{value:>11}", bad if name == "dead" else ""))
         for name, value in told.items()
     ]
     return Columns(cells, padding=(0, 4, 0, 0))
 
 
-def _number(name: str, value: str) -> Text:
-    return Text(value, style="bold red" if name == "dead" and value.strip() != "0" else "")
-
-
-def _seen(status: Mapping[str, Any]) -> Text:
+def _remarks(status: Mapping[str, Any]) -> Iterable[Text]:
+    """The dupefilter; and sinks, slots that wait for something else than their turn, and links to
+    other servers, if there are any."""
     dupefilter = status["dupefilter"]
     backend = BACKENDS.get(dupefilter["backend"], clean(dupefilter["backend"]))
     text = f"{status['seen']:,} in {backend}"
@@ -191,46 +213,42 @@ def _seen(status: Mapping[str, Any]) -> Text:
         text += f", {_share(dupefilter['fill'], 1) or '0 %'} full"
         if (loss := dupefilter["expected_loss"]) > NO_LOSS:
             text += f", loses 1 new URL in {1 / loss:,.0f}"
-    return Text.assemble(("seen ", "dim"), text)
+    yield Text.assemble(("seen ", "dim"), text)
+    sink = status["sink"]
+    if any(sink.values()):
+        text = f"{sink['rows']:,} rows in {sink['batches']:,} batches, {sink['seconds']:,.1f} s"
+        retries = f", {sink['retries']:,} retries" if sink["retries"] else ""
+        refused = f", {sink['refused']:,} refused" if sink["refused"] else ""
+        yield Text.assemble(("sink ", "dim"), text, retries, (refused, "bold red"))
+    counts = {"set aside": status["set_aside"], "paused": status["paused"]}
+    if text := ", ".join(f"{n:,} {what}" for what, n in counts.items() if n):
+        see = f"  (scrapy redisq slots {clean(status['frontier'])})"
+        yield Text.assemble(("slots ", "dim"), (text, "yellow"), (see, "dim"))
+    if status["posted"]:
+        text = f"{status['posted']:,} finished pages whose links to other servers are not safe yet"
+        yield Text.assemble(("posts ", "dim"), text)
 
 
-def _sink(sink: Mapping[str, Any]) -> Text:
-    """What item pipelines wrote: how much, how fast, and what went wrong."""
-    text = f"{sink['rows']:,} rows in {sink['batches']:,} batches, {sink['seconds']:,.1f} s"
-    if sink["retries"]:
-        text += f", {sink['retries']:,} retries"
-    refused = (f", {sink['refused']:,} refused", "bold red") if sink["refused"] else ""
-    return Text.assemble(("sink ", "dim"), text, refused)
-
-
-def _slots(status: Mapping[str, Any]) -> Text:
-    """Slots that wait for something else than their turn: they keep a crawl from its end."""
-    counts = (("set aside", status["set_aside"]), ("paused", status["paused"]))
-    text = ", ".join(f"{n:,} {what}" for what, n in counts if n)
-    see = f"  (scrapy redisq slots {clean(status['frontier'])})"
-    return Text.assemble(("slots ", "dim"), (text, "yellow"), (see, "dim"))
+def by_process(workers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Workers in the order in which people look for them."""
+    return sorted(workers, key=lambda worker: (worker["host"], worker["pid"], worker["id"]))
 
 
 def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | None]) -> Table:
-    with_rates = rates.get("") is not None
-    names = ("leased", "pages", "items", *(["pages/s"] if with_rates else []), "up", "heard of")
     rows: list[list[Cell]] = []
-    for worker in sorted(workers, key=lambda item: (item["host"], item["pid"], item["id"])):
-        heard = f"{worker['seen_ago']:.1f} s ago"
-        if worker["seen_ago"] >= 60:
-            heard = f"{duration(worker['seen_ago'])} ago"
+    for worker in by_process(workers):
+        seconds = worker["seen_ago"]
+        heard = f"{duration(seconds) if seconds >= 60 else f'{seconds:.1f} s'} ago"
         rows.append(
             [
                 f"{clean(worker['host'])}:{worker['pid']}",
-                f"{worker['leased']:,}",
-                f"{worker['pages']:,}",
-                f"{worker['items']:,}",
-                *([rate(rates.get(worker["id"]))] if with_rates else []),
+                *(f"{worker[name]:,}" for name in ("leased", "pages", "items")),
+                rate(rates.get(worker["id"])),
                 ago(worker["since"]),
                 heard if worker["alive"] else Text(f"dead, {heard}", style="bold red"),
             ]
         )
-    return Table([Column("worker", folds=True, left=True), *map(Column, names)], rows)
+    return table(("worker", "leased", "pages", "items", "pages/s", "up", "heard of"), rows)
 
 
 # Many frontiers
@@ -238,7 +256,6 @@ def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | N
 
 def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None]) -> Table:
     """One line for each frontier."""
-    with_rates = any(per_second is not None for per_second in rates)
     names = ("queued", "leased", "finished", "dead")
     rows: list[list[Cell]] = []
     for status, per_second in zip(statuses, rates, strict=True):
@@ -250,12 +267,10 @@ def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None
                 Text(state, style=STATE_STYLES.get(state, "")),
                 *(f"{waiting[name]:,}" for name in names),
                 str(sum(worker["alive"] for worker in status["workers"])),
-                *([rate(per_second)] if with_rates else []),
+                rate(per_second),
             ]
         )
-    numbers = (*names, "workers", *(["pages/s"] if with_rates else []))
-    frontier = Column("frontier", folds=True, left=True)
-    return Table([frontier, Column("state", left=True), *map(Column, numbers)], rows)
+    return table(("frontier", "state", *names, "workers", "pages/s"), rows, left={"state"})
 
 
 def line(status: Mapping[str, Any], per_second: float | None) -> str:

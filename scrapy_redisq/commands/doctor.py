@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import redis
-from rich.console import Console
+from rich.console import Console, Group
+from rich.constrain import Constrain
+from rich.table import Column, Table
 from rich.text import Text
 
 from scrapy_redisq.commands.display import clean, console, one_line
 from scrapy_redisq.commands.options import add_command, add_frontier, add_json
 from scrapy_redisq.commands.project import MOST_NAMES, Project
-from scrapy_redisq.control.names import frontier_names
+from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import ServerError
 from scrapy_redisq.ops.doctor import Level, Line, Report
 from scrapy_redisq.ops.doctor import project as settings_of_project
@@ -32,7 +34,7 @@ STYLES = {
 }
 WIDEST = 100
 """Columns of the report: longer lines are hard to read."""
-WORDS = 9
+WORDS = 7
 """Columns of the levels' names."""
 
 TEXT = """\
@@ -51,12 +53,8 @@ problem, 2 it was called in a wrong way.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    doctor = add_command(
-        commands,
-        "doctor",
-        help="what makes a crawl slow, lossy or rude: server, rights, frontier, settings",
-        text=TEXT,
-    )
+    help = "what makes a crawl slow, lossy or rude: server, rights, frontier, settings"
+    doctor = add_command(commands, "doctor", run, help=help, text=TEXT)
     add_frontier(doctor)
     add_json(doctor)
     doctor.add_argument("--bad", action="store_true", help="only warnings and problems")
@@ -108,40 +106,33 @@ def _only_frontier(server: Server, report: Report) -> str | None:
 
 def show(report: Report, out: Console, *, only_bad: bool = False) -> None:
     """The report for people."""
-    width = min(out.width, WIDEST)
     named = f", frontier {clean(report.frontier)}" if report.frontier else ""
     out.print(Text.assemble(("doctor ", "bold"), clean(report.server), named))
     for about, lines in report.parts():
         chosen = [line for line in lines if line.level >= Level.WARNING or not only_bad]
         if chosen:
-            out.print()
-            out.print(Text(about, style="bold"))
-        for line in chosen:
-            for text in _shown(line, out, width):
-                out.print(text)
-    counts = report.counts()
-    out.print()
-    out.print(
-        Text(", ").join(
-            Text(f"{n} {_plural(name, n)}", style=STYLES[Level[name.upper()]] if n else "dim")
-            for name, n in counts.items()
-        )
-    )
+            table = Table.grid(Column(min_width=WORDS), padding=(0, 0, 0, 2), pad_edge=True)
+            for line in chosen:
+                table.add_row(
+                    Text(line.level.name.lower(), STYLES[line.level]),
+                    Text("\n").join(_told(line)),
+                )
+            out.print(Group("", Text(about, style="bold"), Constrain(table, WIDEST)))
+    counts = [
+        Text(f"{n} {_plural(name, n)}", style=STYLES[Level[name.upper()]] if n else "dim")
+        for name, n in report.counts().items()
+    ]
+    out.print(Group("", Text(", ").join(counts)))
 
 
 def _plural(name: str, n: int) -> str:
     return name if n == 1 or name == "ok" else f"{name}s"
 
 
-def _shown(line: Line, out: Console, width: int) -> Iterator[Text]:
-    """The level, and beside it what was found; below that why it matters and what to set."""
-    style = "" if line.level <= Level.OK else "bold"
-    told = [Text(one_line(line.what), style=style), Text(one_line(line.why), style="dim")]
+def _told(line: Line) -> Iterator[Text]:
+    """What was found; below that why it matters and what to set."""
+    yield Text(one_line(line.what), style="" if line.level <= Level.OK else "bold")
+    if line.why:
+        yield Text(one_line(line.why), style="dim")
     if line.set:
-        told.append(Text.assemble(("→ ", "bold"), one_line(line.set)))
-    head = Text(f"  {line.level.name.lower():<{WORDS}}", style=STYLES[line.level])
-    for text in filter(None, told):
-        for part in text.wrap(out, max(20, width - WORDS - 2), overflow="fold"):
-            part.rstrip()
-            yield Text.assemble(head, part)
-            head = Text(" " * (WORDS + 2))
+        yield Text.assemble(("→ ", "bold"), one_line(line.set))

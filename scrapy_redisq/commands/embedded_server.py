@@ -21,57 +21,60 @@ def add_options(commands: Any) -> None:
     server = add_command(
         commands,
         "server",
+        None,
         help="the embedded server: keep it running, stop it, look at it",
         text="The embedded server of an embedded:// REDISQ_URL. Crawls start and stop it by "
         "themselves;\nthis is for keeping it between crawls.",
     )
-    actions = server.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for action, text in {
-        "start": "start it and keep it running until 'stop'",
-        "stop": "stop it; its data stays. While it is in use, the last user to leave stops it",
-        "status": "say whether it runs, where, and how large it is; starts nothing",
-    }.items():
-        add_command(actions, action, help=text)
-    actions.choices["stop"].add_argument(
+    actions = server.add_subparsers(metavar="ACTION", required=True)
+    add_command(actions, "start", start, help="start it and keep it running until 'stop'")
+    text = "stop it; its data stays. While it is in use, the last user to leave stops it"
+    add_command(actions, "stop", stop, help=text).add_argument(
         "--force", action="store_true", help="at once, although others use it"
     )
-    add_json(actions.choices["status"])
+    text = "say whether it runs, where, and how large it is; starts nothing"
+    add_json(add_command(actions, "status", look, help=text))
 
 
-def run(arguments: Namespace, project: Project) -> int:
-    """Start, stop or look. Raises `EmbeddedServerError` if it does not start."""
-    folder = project.embedded_folder
-    if folder is None:
-        raise SettingError(
-            RedisqSettings.url.name, "(not shown)", "embedded:// for an embedded server"
-        )
-    if arguments.action == "start":
-        _print_status(embedded.start(folder))
-        return 0
-    if arguments.action == "stop":
-        return _stop(folder, force=arguments.force)
-    status = embedded.status(folder)
+def _folder_of(project: Project) -> Path:
+    if project.embedded_folder is None:
+        takes = "embedded:// for an embedded server"
+        raise SettingError(RedisqSettings.url.name, "(not shown)", takes)
+    return project.embedded_folder
+
+
+def start(_arguments: Namespace, project: Project) -> int:
+    """Raises `EmbeddedServerError` if it does not start."""
+    _print_status(embedded.start(_folder_of(project)))
+    return 0
+
+
+def look(arguments: Namespace, project: Project) -> int:
+    """Say how it stands."""
+    status = embedded.status(_folder_of(project))
     if arguments.json:
-        print(json.dumps(_as_json(status)))
+        told = {**vars(status), "address": f"unix://{status.socket}"}
+        del told["socket"]
+        print(json.dumps(told, default=str))
     else:
         _print_status(status)
     return 0
 
 
-def _stop(folder: Path, *, force: bool) -> int:
-    outcome = embedded.stop(folder, force=force)
-    if outcome == "in use":
-        print(
-            f"The server in {folder} is in use: the last who leaves will stop it. "
-            "Now: scrapy redisq server stop --force",
-            file=sys.stderr,
-        )
-        return 1
-    if outcome == "still running":
-        print(f"The server in {folder} did not stop; see its redis.log", file=sys.stderr)
-        return 1
-    print(f"The server in {folder} is not running" if outcome == "not running" else "Stopped")
-    return 0
+def stop(arguments: Namespace, project: Project) -> int:
+    """1 if it runs on."""
+    folder = _folder_of(project)
+    outcome = embedded.stop(folder, force=arguments.force)
+    said = {
+        "in use": f"The server in {folder} is in use: the last who leaves will stop it. "
+        "Now: scrapy redisq server stop --force",
+        "still running": f"The server in {folder} did not stop; see its redis.log",
+        "not running": f"The server in {folder} is not running",
+        "stopped": "Stopped",
+    }
+    failed = outcome in ("in use", "still running")
+    print(said[outcome], file=sys.stderr if failed else sys.stdout)
+    return 1 if failed else 0
 
 
 def _print_status(status: EmbeddedStatus) -> None:
@@ -97,19 +100,3 @@ def _print_status(status: EmbeddedStatus) -> None:
         lines.append(("keys", f"{status.keys:,}"))
     for name, value in lines:
         print(f"  {name:<8} {value}")
-
-
-def _as_json(status: EmbeddedStatus) -> dict[str, object]:
-    return {
-        "folder": str(status.folder),
-        "running": status.running,
-        "reachable": status.reachable,
-        "kept": status.kept,
-        "in_use": status.in_use,
-        "address": f"unix://{status.socket}",
-        "log": str(status.log),
-        "pid": status.pid,
-        "version": status.version,
-        "memory_bytes": status.memory_bytes,
-        "keys": status.keys,
-    }

@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 from scrapy_redisq.commands.display import clean
 from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.control.dead_letters import place_of
-from scrapy_redisq.control.told_letters import exported
 from scrapy_redisq.control.words import counted
 from scrapy_redisq.errors import RedisqError
 
@@ -83,7 +82,7 @@ def _replace(path: Path, write_all: Callable[[Callable[[str], object]], int]) ->
 def _write(name: str, letters: Iterable[DeadLetter], write: Callable[[str], object]) -> int:
     written = 0
     for letter in letters:
-        write(json.dumps(exported(name, letter)) + "\n")
+        write(json.dumps(letter.exported(name)) + "\n")
         written += 1
     return written
 

@@ -22,13 +22,8 @@ names and figures, no host and no URL.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    exporter = add_command(
-        commands,
-        "exporter",
-        help="metrics for Prometheus, and numbers of workers for autoscalers",
-        text=TEXT,
-    )
-    add_bind(exporter, 9449)
+    help = "metrics for Prometheus, and numbers of workers for autoscalers"
+    add_bind(add_command(commands, "exporter", run, help=help, text=TEXT), 9449)
 
 
 def run(arguments: Namespace, project: Project) -> int:

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.status import Rates
-from scrapy_redisq.commands.table import Cell, Column, Table
 from scrapy_redisq.control.words import size_text
 from scrapy_redisq.ops.autoscale import Supervisor
 
@@ -117,16 +116,15 @@ def _line(supervisor: Supervisor) -> Text:
     return Text.assemble(("autoscale ", "dim"), f"{text}; {', '.join(told)}" if told else text)
 
 
-def _processes(supervisor: Supervisor) -> Table:
-    rows: list[list[Cell]] = [
-        [
+def _processes(supervisor: Supervisor) -> RenderableType:
+    rows = [
+        (
             f"worker {process.number}",
             str(process.pid),
             display.duration(process.age),
             size_text(process.rss),
             Text("stopping", style="yellow") if process.stopping else "",
-        ]
+        )
         for process in supervisor.fleet.processes
     ]
-    names = ("pid", "up", "memory", "")
-    return Table([Column("process", folds=True, left=True), *map(Column, names)], rows)
+    return display.table(("process", "pid", "up", "memory", ""), rows)

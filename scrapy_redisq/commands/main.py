@@ -15,7 +15,7 @@ import redis
 from scrapy.settings import Settings
 
 from scrapy_redisq.commands.display import one_line, write_nothing_more
-from scrapy_redisq.commands.parser import command_of, make_parser
+from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.reasons import FAILED, SIGNAL
@@ -36,23 +36,19 @@ def main(args: Sequence[str], settings: Settings) -> int:
 def _run(args: Sequence[str], settings: Settings) -> int:
     try:
         arguments = make_parser().parse_args([_in_utf8(text) for text in args])
+        arguments.check(arguments)
         project = Project(settings, getattr(arguments, "name", None))
-        code = command_of(arguments).run(arguments, project)
+        code: int = arguments.run(arguments, project)
         sys.stdout.flush()
         return code
-    except (RedisqError, redis.RedisError) as error:
-        where = "Redis: " if isinstance(error, redis.RedisError) else ""
-        print(f"scrapy redisq: {where}{one_line(redact(str(error)))}", file=sys.stderr)
-        return FAILED
     except KeyboardInterrupt:
         return SIGNAL + signal.SIGINT
-    except BrokenPipeError:
-        # Whoever read this has enough ("| head").
-        write_nothing_more()
-        return FAILED
-    except OSError as error:
-        print(f"scrapy redisq: {one_line(redact(str(error)))}", file=sys.stderr)
-        write_nothing_more()  # it may be stdout that is full
+    except (RedisqError, redis.RedisError, OSError) as error:
+        where = "Redis: " if isinstance(error, redis.RedisError) else ""
+        if not isinstance(error, BrokenPipeError):  # who read this has enough ("| head")
+            print(f"scrapy redisq: {where}{one_line(redact(str(error)))}", file=sys.stderr)
+        if isinstance(error, OSError):  # it may be stdout that is full
+            write_nothing_more()
         return FAILED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from scrapy_redisq.errors import SettingError
@@ -20,15 +21,27 @@ Exit codes: 0 done, 1 it failed or was refused, 2 it was called in a wrong way.
 
 
 def add_command(
-    commands: Any, name: str, *, help: str, text: str = "", **options: Any
+    commands: Any,
+    name: str,
+    run: Callable[..., int] | None,
+    *,
+    text: str = "",
+    check: Callable[[argparse.Namespace], None] | None = None,
+    examples: str = "",
+    **options: Any,
 ) -> argparse.ArgumentParser:
-    """A sub command, or an action of one, with ``text`` above its options, or else its ``help``."""
+    """A sub command, or an action of one, with ``text`` above its options, or else its ``help``.
+
+    ``run(arguments, project)`` returns the exit code. ``check`` looks at the arguments before, and
+    calls ``arguments.error`` with what is wrong.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
-        help=help,
-        description=text or f"{help[0].upper()}{help[1:]}.",
-        **{"epilog": GLOBAL_OPTIONS, **options},
+        description=text or options["help"][0].upper() + options["help"][1:] + ".",
+        epilog=examples + GLOBAL_OPTIONS,
+        **options,
     )
+    parser.set_defaults(run=run, check=check or (lambda arguments: None), error=parser.error)
     return parser
 
 
@@ -36,10 +49,10 @@ def add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the frontier; by default the spider's name")
 
 
-def add_frontier(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="the frontier; default: the only one there is"
-    )
+def add_frontier(
+    parser: argparse.ArgumentParser, text: str = "the frontier; default: the only one there is"
+) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", help=text)
 
 
 def add_json(parser: argparse.ArgumentParser, text: str = "as a JSON object") -> None:
@@ -50,14 +63,15 @@ def add_watch(parser: argparse.ArgumentParser, often: str = "every second or les
     parser.add_argument("--watch", action="store_true", help=f"refresh {often}, until Ctrl-C")
 
 
+def add_yes(parser: argparse.ArgumentParser, what: str) -> None:
+    text = f"do it; without this, only say what would {what}"
+    parser.add_argument("--yes", action="store_true", help=text)
+
+
 def add_limit(parser: argparse.ArgumentParser, shown: int) -> None:
     """How many are listed; ``shown`` for people if nobody says how many."""
-    parser.add_argument(
-        "--limit",
-        metavar="N",
-        type=whole_number,
-        help=f"show at most N, 0: all (default: {shown}, with --json all)",
-    )
+    text = f"show at most N, 0: all (default: {shown}, with --json all)"
+    parser.add_argument("--limit", metavar="N", type=whole_number, help=text)
 
 
 def add_bind(parser: argparse.ArgumentParser, port: int) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Collection
 from functools import cache
 from itertools import groupby
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from scrapy_redisq.commands import (
     autoscale,
@@ -24,39 +25,13 @@ from scrapy_redisq.commands import (
     workers,
 )
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS
-from scrapy_redisq.commands.project import Project
 from scrapy_redisq.reasons import USAGE
 
-
-class Command(Protocol):
-    """The module of a sub command."""
-
-    def add_options(self, commands: Any) -> None:
-        """Add its parser to those of all ``commands``."""
-
-    def run(self, arguments: argparse.Namespace, project: Project) -> int:
-        """-> exit code."""
-
-
-COMMANDS: dict[str, Command] = {
-    "status": status,
-    "autoscale": autoscale,
-    "exporter": exporter,
-    "slots": slots,
-    "pause": pause,
-    "resume": pause,
-    "url": url,
-    "workers": workers,
-    "push": push,
-    "dead": dead,
-    "reset": reset,
-    "server": embedded_server,
-    "doctor": doctor,
-    "dashboard": dashboard,
-}
+COMMANDS = (
+    *(status, autoscale, exporter, slots, pause, url, workers, push, dead, reset),
+    *(embedded_server, doctor, dashboard),
+)
 """In the order in which help has them."""
-
-_ACTIONS = {"slots": slots.ACTION_TEXTS, "workers": workers.ACTION_TEXTS}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -74,28 +49,26 @@ class _Parser(argparse.ArgumentParser):
     """Without abbreviations: they would change their meaning with each new option."""
 
     def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", _Help)
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, formatter_class=_Help, **options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.format_usage()}{self.prog}: {message}\n")
 
 
 class _Commands(_Parser):
-    """All of ``scrapy redisq``. An action of slots or workers is a command of its own, because
-    argparse knows no name that may be left out beside sub commands."""
+    """All of ``scrapy redisq``. An action of slots or workers is a command of its own ("slots
+    pause"), because argparse knows no name that may be left out beside sub commands."""
+
+    names: Collection[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if args[1:] and args[1] in _ACTIONS.get(args[0], ()):
-            args = [f"{args[0]} {args[1]}", *args[2:]]
+        namespace = namespace or argparse.Namespace()
         if list(args[:1]) == ["autoscale"] and "--" in args:
             at = list(args).index("--")
-            namespace = namespace or argparse.Namespace()
             namespace.worker, args = args[at + 1 :], args[:at]
-        parsed, rest = super().parse_known_args(args, namespace)
-        if "words" in parsed:
-            workers.name_workers(parsed)
-        return parsed, rest
+        if " ".join(args[:2]) in self.names:
+            args = [" ".join(args[:2]), *args[2:]]
+        return super().parse_known_args(args, namespace)
 
 
 @cache  # to make it takes longer than to parse
@@ -109,11 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
-    for command in dict.fromkeys(COMMANDS.values()):
+    for command in COMMANDS:
         command.add_options(commands)
+    parser.names = commands.choices
     return parser
-
-
-def command_of(arguments: argparse.Namespace) -> Command:
-    """Whose arguments they are; an action of slots or workers is that command's."""
-    return COMMANDS[arguments.command.partition(" ")[0]]

@@ -9,23 +9,23 @@ from scrapy_redisq.commands.display import clean
 from scrapy_redisq.commands.options import add_command, add_frontier
 from scrapy_redisq.commands.project import Project
 
-TEXTS = {
-    "pause": """\
+PAUSE_TEXT = """\
 Pause a crawl: no worker starts a request of it until it is resumed, of whatever host, workers that
 come later included. What is being downloaded goes on. Workers stay, and the crawl stays open for
 its requests. Holds through restarts and in the next runs. A host alone: scrapy redisq slots pause.
-""",
-    "resume": """\
+"""
+
+RESUME_TEXT = """\
 Let a crawl go on that was paused. Hosts that were paused by themselves stay so.
-""",
-}
+"""
 
 
 def add_options(commands: Any) -> None:
     """Both sub commands, and their options."""
-    helps = ("start nothing of a crawl until it is resumed", "let a paused crawl go on")
-    for (name, text), help in zip(TEXTS.items(), helps, strict=True):
-        add_frontier(add_command(commands, name, help=help, text=text))
+    help = "start nothing of a crawl until it is resumed"
+    add_frontier(add_command(commands, "pause", run, help=help, text=PAUSE_TEXT))
+    help = "let a paused crawl go on"
+    add_frontier(add_command(commands, "resume", run, help=help, text=RESUME_TEXT))
 
 
 def run(arguments: Namespace, project: Project) -> int:

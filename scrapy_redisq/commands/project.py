@@ -12,23 +12,21 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
-from scrapy.http import Request
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.names import frontier_names
-from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
+from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER
+from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError, reason
-from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import embedded_folder
 from scrapy_redisq.settings.server import open_server_of, project_folder
@@ -50,36 +48,41 @@ def _person() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def listed(names: list[str]) -> str:
+    return ", ".join(names[:MOST_NAMES]) + " …" * (len(names) > MOST_NAMES)
+
+
 def only_frontier(server: Server) -> str:
     """The name of the only frontier there is. Raises `FrontierError` where there are others."""
     with contextlib.closing(server.client()) as client:
         names, not_all = frontier_names(client)
     if len(names) == 1 and not not_all:
         return names[0]
-    if not names:
-        raise FrontierError(
-            f"there is no frontier on {server.address}" + f" ({not_all})" * bool(not_all)
-        )
-    raise FrontierError(f"name one of the frontiers: {', '.join(names[:MOST_NAMES])}")
+    if names:
+        raise FrontierError(f"name one of the frontiers: {listed(names)}")
+    why = f" ({not_all})" if not_all else ""
+    raise FrontierError(f"there is no frontier on {server.address}{why}")
 
 
 class Project:
     """The settings of one call: Scrapy's, the spider's whose frontier it is, and the add-ons'.
 
     ``frontier`` is the name of the frontier that is meant, if one is; ``others`` are those of all
-    spiders where none of them has one so called. Or ``spider`` is the name of the spider that is
-    meant. Raises `SettingError`.
+    spiders where none of them has one so called. Or ``spider_name`` says which spider is meant.
+    Raises `SettingError`.
     """
 
     def __init__(
         self, settings: Settings, frontier: str | None = None, spider_name: str = ""
     ) -> None:
         self.given = settings
-        spider: type[Spider] | None
+        self.others: list[str] = []
+        spider: type[Spider] | None = None
         if frontier:
             spider, self.others = _spider_of(settings, frontier)
-        else:
-            spider, self.others = _spider_called(settings, spider_name), []
+        elif spider_name:
+            with contextlib.suppress(Exception, SystemExit):  # its own worker says what is wrong
+                spider = _loader(settings).load(spider_name)
         self.spider_name: str = spider.name if spider else ""
         # It never crawls; it is how Scrapy puts settings together and builds what they name.
         self._crawler = Crawler(spider or Spider, settings)
@@ -128,7 +131,7 @@ class Project:
 
     def frontier(self, server: Server, name: str) -> Frontier:
         """The frontier ``name``, for everything but pushing."""
-        frontier = Frontier(server, name, dead_max=self.settings.dead_max)
+        frontier = Frontier(server, name)
         frontier.by = _person()
         return frontier
 
@@ -139,9 +142,8 @@ class Project:
         with self.frontier(server, name) as frontier:
             if frontier.config() is None:
                 names, _ = frontier_names(frontier.client)
-                others = f"; there are: {', '.join(names[:MOST_NAMES])}" if names else ""
-                more = " …" if len(names) > MOST_NAMES else ""
-                raise FrontierError(f"there is no frontier {name!r}{others}{more}")
+                others = f"; there are: {listed(names)}" if names else ""
+                raise FrontierError(f"there is no frontier {name!r}{others}")
             yield frontier
 
     @contextmanager
@@ -149,10 +151,11 @@ class Project:
         """The frontier ``name``, or the only one of the server. Raises `FrontierError` if there is
         none, or several to choose from; no embedded server is started to look for it."""
         self.check_something_is_there()
-        with self.server() as server:
-            chosen = name or only_frontier(server)
-            with self.known_frontier(server, chosen) as frontier:
-                yield frontier
+        with (
+            self.server() as server,
+            self.known_frontier(server, name or only_frontier(server)) as frontier,
+        ):
+            yield frontier
 
     def frontier_to_push(self, server: Server, name: str) -> Frontier:
         """The frontier ``name``, with the fingerprinter and the configuration of this project; if
@@ -161,31 +164,28 @@ class Project:
         Raises `SettingError` if the frontier was begun with another fingerprinter.
         """
         self.settings.check_shards(server.masters)
-        fingerprinter = self._build("REQUEST_FINGERPRINTER_CLASS")
+        fingerprinter = self._load("REQUEST_FINGERPRINTER_CLASS", build=True)
         path = global_object_name(type(fingerprinter))
-        # Left to Scrapy's own if that is what the project has: then `Frontier.push` checks it.
-        fingerprint: Callable[[Request], bytes] | None = (
-            None if path == DEFAULT_FINGERPRINTER else fingerprinter.fingerprint
-        )
         frontier = Frontier(
             server,
             name,
-            self._config(path),
-            seeds=SeedReader.of(self.settings, fingerprint),
+            # What `scrapy_redisq.Scheduler` would begin a run with.
+            self.settings.frontier_config(
+                dupefilter=self._dupefilter(), fingerprinter=path, spider=self.spider_name
+            ),
+            settings=self.settings,
+            # Left to Scrapy's own if that is what the project has: then `Frontier.push` checks it.
+            fingerprint=None if path == DEFAULT_FINGERPRINTER else fingerprinter.fingerprint,
             # A worker has what its spider says, and nobody knows here which one that is.
             keep_config=not self.spider_name,
-            keep_seen=self.settings.keep_seen,
-            dead_max=self.settings.dead_max,
-            growth=self.settings.growth_limit(),
         )
         frontier.by = _person()
         try:
             stored = frontier.config()
             if stored is None and self.others:
-                names = ", ".join(self.others[:MOST_NAMES]) + " …" * (len(self.others) > MOST_NAMES)
                 print(
                     f"scrapy redisq push: {name!r} is the frontier of no spider of this project "
-                    f"(theirs: {names}); a new one begins",
+                    f"(theirs: {listed(self.others)}); a new one begins",
                     file=sys.stderr,
                 )
             if stored is not None and stored.fingerprinter != path:
@@ -197,76 +197,47 @@ class Project:
             raise
         return frontier
 
-    def _config(self, fingerprinter: str) -> FrontierConfig:
-        """What `scrapy_redisq.Scheduler` would begin a run with."""
-        return self.settings.frontier_config(
-            dupefilter=self._dupefilter(),
-            fingerprinter=fingerprinter,
-            spider=self.spider_name,
-        )
-
     def _dupefilter(self) -> str:
         if self._crawler.settings.getpriority("DUPEFILTER_CLASS") == 0:  # Scrapy's own default
             return "bloom"
         cls = self._load("DUPEFILTER_CLASS")
         return getattr(cls, "kind", None) or global_object_name(cls)
 
-    def _load(self, setting: str) -> Any:
+    def _load(self, setting: str, *, build: bool = False) -> Any:
+        """The class that a setting names, or an object of it."""
         path = self._crawler.settings[setting]
         try:
-            return load_object(path)
+            cls = load_object(path)
+            return build_from_crawler(cls, self._crawler) if build else cls
         except Exception as error:
-            raise SettingError(setting, path, f"a class's import path ({reason(error)})") from error
-
-    def _build(self, setting: str) -> Any:
-        cls = self._load(setting)
-        try:
-            return build_from_crawler(cls, self._crawler)
-        except Exception as error:
-            raise SettingError(
-                setting, global_object_name(cls), f"a class that can be built ({reason(error)})"
-            ) from error
+            takes = f"a class's import path, which can be built ({reason(error)})"
+            raise SettingError(setting, path, takes) from error
 
 
-def _spider_called(settings: Settings, name: str) -> type[Spider] | None:
-    """None if there is none in this project, or it cannot be loaded: its own worker says so."""
-    if not name or not settings.getlist("SPIDER_MODULES"):
-        return None
-    with contextlib.suppress(Exception, SystemExit):
-        loader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
-        spider: type[Spider] = loader.load(name)
-        return spider
-    return None
+def _loader(settings: Settings) -> Any:
+    return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
 
 
 def _spider_of(settings: Settings, frontier: str) -> tuple[type[Spider] | None, list[str]]:
     """The spider whose frontier is called so: its ``custom_settings`` count as they do for workers.
 
     None if there is none in this project, with the frontiers that there are, or if several spiders
-    share the frontier.
+    share the frontier. One broken spider does not keep people from the frontiers of the others.
     """
     if not settings.getlist("SPIDER_MODULES"):
         return None, []
+    found, others, names_all = [], [], True
     try:
-        loader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+        loader = _loader(settings)
         spiders: list[type[Spider]] = [loader.load(name) for name in loader.list()]
     except (Exception, SystemExit) as error:
-        # One broken spider must not keep people from looking at the others' frontiers.
-        print(
-            f"scrapy redisq: custom_settings of spiders are left out: {reason(error)}",
-            file=sys.stderr,
-        )
+        _leave_out("spiders", error)
         return None, []
-    found, others, names_all = [], [], True
     for spider in spiders:
         try:
             own = Crawler(spider, settings).settings
         except (Exception, SystemExit) as error:
-            print(
-                f"scrapy redisq: custom_settings of spider {spider.name!r} are left out: "
-                f"{reason(error)}",
-                file=sys.stderr,
-            )
+            _leave_out(f"spider {spider.name!r}", error)
             names_all = False
             continue
         pattern = own.get(RedisqSettings.frontier.name) or RedisqSettings.frontier.default
@@ -279,3 +250,8 @@ def _spider_of(settings: Settings, frontier: str) -> tuple[type[Spider] | None, 
             found.append(spider)
         others.append(name)
     return (found[0] if len(found) == 1 else None), others if names_all and not found else []
+
+
+def _leave_out(what: str, error: BaseException) -> None:
+    text = f"scrapy redisq: custom_settings of {what} are left out: {reason(error)}"
+    print(text, file=sys.stderr)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from scrapy_redisq.commands.display import clean, one_line
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_command, add_name
+from scrapy_redisq.commands.options import add_command, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.words import counted
@@ -60,17 +60,14 @@ examples:
   scrapy redisq push books - < urls.txt
   echo '{"url": "https://books.example/1", "callback": "parse_book"}' \\
       | scrapy redisq push books -
+
 """
 
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
     push = add_command(
-        commands,
-        "push",
-        help="add requests",
-        text=TEXT,
-        epilog=EXAMPLES + "\n" + GLOBAL_OPTIONS,
+        commands, "push", run, help="add requests", text=TEXT, examples=EXAMPLES, check=_check
     )
     add_name(push)
     push.add_argument(
@@ -81,17 +78,17 @@ def add_options(commands: Any) -> None:
     )
 
 
+def _check(arguments: Namespace) -> None:
+    if "-" in arguments.requests and len(arguments.requests) > 1:
+        arguments.error("- stands alone, URLs come from stdin then")
+    if arguments.requests == ["-"] and sys.stdin is None:
+        arguments.error("- reads from stdin, and there is none")
+
+
 def run(arguments: Namespace, project: Project) -> int:
     """Push all that is good; 1 if something was bad."""
-    from_stdin = arguments.requests == ["-"]
-    if "-" in arguments.requests and not from_stdin:
-        print("scrapy redisq push: - stands alone, URLs come from stdin then", file=sys.stderr)
-        return 2
     batches: Iterable[list[NumberedLine]]
-    if from_stdin:
-        if sys.stdin is None:
-            print("scrapy redisq push: - reads from stdin, and there is none", file=sys.stderr)
-            return 2
+    if arguments.requests == ["-"]:
         if sys.stdin.isatty():
             print("Requests, one on each line; Ctrl-D ends them:", file=sys.stderr)
         longest = LINE_FACTOR * project.settings.max_entry_bytes
@@ -104,16 +101,15 @@ def run(arguments: Namespace, project: Project) -> int:
         project.server(to_write=True) as server,
         project.frontier_to_push(server, arguments.name) as frontier,
     ):
-        frontier.waiting_to_push = lambda why: print(
-            f"{clean(frontier.name)}: {why}", file=sys.stderr, flush=True
-        )
+        name = clean(frontier.name)
+        frontier.waiting_to_push = lambda why: print(f"{name}: {why}", file=sys.stderr, flush=True)
         try:
             for batch in batches:
                 _push(frontier, batch, unit, total)
         except BaseException:
-            print(f"{clean(frontier.name)}: stopped after {total}", file=sys.stderr)
+            print(f"{name}: stopped after {total}", file=sys.stderr)
             raise
-    print(f"{clean(frontier.name)}: {total}")
+    print(f"{name}: {total}")
     return 1 if total.bad else 0
 
 

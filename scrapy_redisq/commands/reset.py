@@ -7,8 +7,9 @@ from argparse import Namespace
 from typing import Any
 
 from scrapy_redisq.commands.display import clean
-from scrapy_redisq.commands.options import add_command, add_name
+from scrapy_redisq.commands.options import add_command, add_name, add_yes
 from scrapy_redisq.commands.project import Project
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 
 TEXT = """\
@@ -23,11 +24,9 @@ workers may join again.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    reset = add_command(commands, "reset", help="delete a frontier", text=TEXT)
+    reset = add_command(commands, "reset", run, help="delete a frontier", text=TEXT)
     add_name(reset)
-    reset.add_argument(
-        "--yes", action="store_true", help="do it; without this, only say what would be deleted"
-    )
+    add_yes(reset, "be deleted")
     reset.add_argument(
         "--mend", action="store_true", help="only say that a damaged key is in order again"
     )
@@ -48,34 +47,36 @@ def run(arguments: Namespace, project: Project) -> int:
             print(f"{name}: {', '.join(map(clean, mended)) or 'no key'} was marked as damaged")
             return 0
         try:
-            status = frontier.status()
+            what = _what_is_there(frontier)
         except FrontierCorrupt:
             if not arguments.yes:
                 raise
-            status = {"state": "corrupt"}
-        left = frontier.shards_left() if status["state"] == "absent" else ()
-        if status["state"] == "absent" and not left:
+            what = "damaged"
+        if not what:
             print(f"{name}: there is no such frontier")
             return 0
         if arguments.yes:
             frontier.reset()
             print(f"{name}: deleted")
             return 0
-    if left:
-        print(
-            f"{name}: shard 0 has lost its run; what is left of that on shard "
-            f"{', '.join(map(str, left))} would be deleted. Nothing was done; add --yes to do it.",
-            file=sys.stderr,
-        )
-        return 1
-    alive = sum(worker["alive"] for worker in status["workers"])
-    queued = status["queued"] + status["delayed"]
-    print(
-        f"{name} ({clean(status['state'])}) would be deleted: {queued:,} queued, "
-        f"{status['leased']:,} leased, {status['dead']:,} dead, {status['seen']:,} seen. "
-        "Nothing was done; add --yes to do it.",
-        file=sys.stderr,
-    )
-    if alive:
-        print(f"Its {alive:,} live workers would have to be stopped first.", file=sys.stderr)
+    print(f"{name}{what}", file=sys.stderr)
     return 1
+
+
+def _what_is_there(frontier: Frontier) -> str:
+    """What would be deleted, after the name; "" if nothing is there."""
+    status = frontier.status()
+    undone = "Nothing was done; add --yes to do it."
+    if status["state"] == "absent":
+        left = ", ".join(map(str, frontier.shards_left()))
+        what = (
+            f": shard 0 has lost its run; what is left on shard {left} would be deleted. {undone}"
+        )
+        return what if left else ""
+    alive = sum(worker["alive"] for worker in status["workers"])
+    stop = f"\nIts {alive:,} live workers would have to be stopped first." if alive else ""
+    return (
+        f" ({clean(status['state'])}) would be deleted: {status['queued'] + status['delayed']:,} "
+        f"queued, {status['leased']:,} leased, {status['dead']:,} dead, {status['seen']:,} seen. "
+        f"{undone}{stop}"
+    )

@@ -6,27 +6,28 @@ import contextlib
 import heapq
 import json
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from scrapy_redisq.commands.display import can_refresh, clean, console
+from scrapy_redisq.commands.display import ago, can_refresh, clean, console, duration, table
 from scrapy_redisq.commands.options import (
-    GLOBAL_OPTIONS,
     add_command,
     add_frontier,
     add_json,
     add_limit,
     add_watch,
+    add_yes,
 )
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.commands.slot_table import SlotSummary, limit_text, slot_table
 from scrapy_redisq.commands.watching import show
 from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.control.words import counted
-from scrapy_redisq.frontier.limits import OPTION_TAKES, parse_limit
+from scrapy_redisq.frontier.limits import OPTION_TAKES, SlotLimit, parse_limit
 
 SHOWN = 50
 """Slots listed for people if nobody says how many."""
@@ -50,7 +51,7 @@ Actions, each with its own help (scrapy redisq slots pause -h):
 They take effect within a second, while the crawl runs.
 """
 
-ACTION_TEXTS = {
+ACTIONS = {
     "pause": """\
 Pause a slot: no worker starts a request of it until it is resumed; what is being downloaded goes
 on. Its requests are kept, and the crawl stays open for them: to let it end, resume or drop them.
@@ -76,51 +77,73 @@ def add_options(commands: Any) -> None:
     slots = add_command(
         commands,
         "slots",
+        run,
         help="hosts: what waits, limits, trouble; pause, resume, limit or drop one",
         text=TEXT,
         usage="%(prog)s [NAME] [--limit N] [--watch] [--json]\n"
         "       %(prog)s {pause,resume,limit,drop} [NAME] SLOT …",
     )
-    slots.set_defaults(action="list")
     add_frontier(slots)
     add_limit(slots, SHOWN)
     add_watch(slots)
     add_json(slots, "one JSON object for each, on one line")
-    for action, text in ACTION_TEXTS.items():
-        parser = commands.add_parser(f"slots {action}", description=text, epilog=GLOBAL_OPTIONS)
-        parser.set_defaults(action=action, error=parser.error)
+    of_action = {}
+    for action, text in ACTIONS.items():
+        check = _check_limits if action == "limit" else None
+        parser = add_command(commands, f"slots {action}", rule, text=text, check=check)
         add_frontier(parser)
         parser.add_argument("slot", metavar="SLOT", help="a host, or what download_slot says")
-        if action == "limit":
-            _add_limits(parser)
-        if action == "drop":
-            parser.add_argument(
-                "--yes", action="store_true", help="do it; without this, only say what would go"
-            )
-
-
-def _add_limits(parser: ArgumentParser) -> None:
-    for name, metavar, text in (
-        ("delay", "SECONDS", "between two starts"),
-        ("concurrency", "N", "requests in progress at a time"),
-        ("rate", "RATE", "requests in a time, such as 30/m; per s, m, h or d"),
-        ("burst", "N", "so many of the rate may come at once"),
-    ):
-        parser.add_argument(f"--{name}", metavar=metavar, help=text)
-    parser.add_argument(
+        of_action[action] = parser
+    add_yes(of_action["drop"], "go")
+    limit = of_action["limit"]
+    limit.add_argument("--delay", metavar="SECONDS", help="between two starts")
+    limit.add_argument("--concurrency", metavar="N", help="requests in progress at a time")
+    limit.add_argument(
+        "--rate", metavar="RATE", help="requests in a time, such as 30/m; per s, m, h or d"
+    )
+    limit.add_argument("--burst", metavar="N", help="so many of the rate may come at once")
+    limit.add_argument(
         "--none", action="store_true", help="take it away: the settings' limit holds again"
     )
 
 
-def run(arguments: Namespace, project: Project) -> int:
-    """List slots or rule one. Raises `FrontierError` without a frontier, or several to choose."""
-    if arguments.action == "limit":
-        _check_limits(arguments)
-    with project.chosen_frontier(arguments.name) as frontier:
-        return _ACTIONS[arguments.action](arguments, frontier)
-
-
 # Ruling
+
+
+def rule(arguments: Namespace, project: Project) -> int:
+    """Do to one slot what the action says. Raises `FrontierError` without a frontier, or several
+    to choose."""
+    action = arguments.command.partition(" ")[2]
+    with project.chosen_frontier(arguments.name) as frontier:
+        slot = _name_of(arguments.slot, frontier)
+        name, shown, before = clean(frontier.name), clean(slot), frontier.slot(slot)
+        if action == "drop" and not arguments.yes:
+            print(
+                f"{name}: {before.queued:,} queued requests of {shown} would be dropped, and those "
+                "that are delayed. Nothing was done; add --yes to do it.",
+                file=sys.stderr,
+            )
+            return 1
+        if action == "drop":
+            print(f"{name}: {counted(frontier.drop(slot), 'request')} of {shown} dropped")
+        elif action == "pause":
+            frontier.pause(slot)
+            print(
+                f"{name}: {shown} is paused ({_waiting(before)}). The crawl stays open for its "
+                "requests until they are resumed or dropped."
+            )
+        elif action == "resume":
+            frontier.resume(slot)
+            was = "" if before.in_trouble else " (it was not held up)"
+            print(f"{name}: {shown} goes on{was} ({_waiting(before)})")
+        elif arguments.none:
+            limit = limit_text(frontier.unlimit(slot))
+            print(f"{name}: the settings hold again for {shown}: {limit} ({_waiting(before)})")
+        else:
+            limit = limit_text(frontier.limit(slot, **_limits(arguments)))
+            waiting = _waiting(frontier.slot(slot))
+            print(f"{name}: {shown} has {limit} ({waiting})")
+    return 0
 
 
 def _check_limits(arguments: Namespace) -> None:
@@ -143,9 +166,8 @@ def _limits(arguments: Namespace) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _name_of(arguments: Namespace, frontier: Frontier) -> str:
+def _name_of(given: str, frontier: Frontier) -> str:
     """The slot that is meant: hosts are in lower case and in ASCII in Redis."""
-    given: str = arguments.slot
     with contextlib.suppress(UnicodeError):
         host = given.lower().encode("idna").decode()
         if host != given and not _is_known(frontier.slot(given)):
@@ -163,69 +185,29 @@ def _waiting(slot: SlotStatus) -> str:
     return f"{slot.queued:,} queued, {slot.leased:,} leased"
 
 
-def _pause(arguments: Namespace, frontier: Frontier) -> int:
-    slot = _name_of(arguments, frontier)
-    waiting = _waiting(frontier.slot(slot))
-    frontier.pause(slot)
-    print(
-        f"{clean(frontier.name)}: {clean(slot)} is paused ({waiting}). The crawl stays open for "
-        "its requests until they are resumed or dropped."
-    )
-    return 0
-
-
-def _resume(arguments: Namespace, frontier: Frontier) -> int:
-    slot = _name_of(arguments, frontier)
-    before = frontier.slot(slot)
-    frontier.resume(slot)
-    was = "" if before.in_trouble else " (it was not held up)"
-    print(f"{clean(frontier.name)}: {clean(slot)} goes on{was} ({_waiting(before)})")
-    return 0
-
-
-def _limit(arguments: Namespace, frontier: Frontier) -> int:
-    slot = _name_of(arguments, frontier)
-    if arguments.none:
-        limit, head = frontier.unlimit(slot), f"the settings hold again for {clean(slot)}:"
-    else:
-        limit, head = frontier.limit(slot, **_limits(arguments)), f"{clean(slot)} has"
-    waiting = _waiting(frontier.slot(slot))
-    print(f"{clean(frontier.name)}: {head} {limit_text(limit) or 'no limit'} ({waiting})")
-    return 0
-
-
-def _drop(arguments: Namespace, frontier: Frontier) -> int:
-    slot = _name_of(arguments, frontier)
-    if arguments.yes:
-        dropped = frontier.drop(slot)
-        print(f"{clean(frontier.name)}: {counted(dropped, 'request')} of {clean(slot)} dropped")
-        return 0
-    print(
-        f"{clean(frontier.name)}: {frontier.slot(slot).queued:,} queued requests of {clean(slot)} "
-        "would be dropped, and those that are delayed. Nothing was done; add --yes to do it.",
-        file=sys.stderr,
-    )
-    return 1
-
-
 # Listing
 
 
-def _list(arguments: Namespace, frontier: Frontier) -> int:
+def run(arguments: Namespace, project: Project) -> int:
+    """List slots. Raises `FrontierError` without a frontier, or several to choose."""
     out = console()
     most = SHOWN if arguments.limit is None else arguments.limit or sys.maxsize
     if arguments.watch and can_refresh(out):
         # As many as fit: what is taller than the terminal cannot be refreshed.
         most = min(most, max(1, out.height - FRAME))
-    return show(
-        arguments, lambda: _table(frontier, most), lambda: _print_json(frontier, arguments.limit)
-    )
+    with project.chosen_frontier(arguments.name) as frontier:
 
+        def picture() -> RenderableType:
+            counts: Counter[str] = Counter()
+            shown = _weightiest(_counting(frontier.slots(), counts), most)
+            return slot_table(frontier.name, shown, counts)
 
-def _table(frontier: Frontier, most: int) -> RenderableType:
-    summary = SlotSummary()
-    shown = _weightiest(summary.count(frontier.slots()), most)
-    return slot_table(frontier.name, shown, summary)
+        def print_json() -> None:
+            slots: Iterable[SlotStatus] = frontier.slots()
+            for slot in _weightiest(slots, arguments.limit) if arguments.limit else slots:
+                print(json.dumps({"frontier": frontier.name, **slot.to_json()}))
+
+        return show(arguments, picture, print_json)
 
 
 def _weightiest(slots: Iterable[SlotStatus], most: int) -> list[SlotStatus]:
@@ -233,16 +215,97 @@ def _weightiest(slots: Iterable[SlotStatus], most: int) -> list[SlotStatus]:
     return heapq.nsmallest(most, slots, key=lambda slot: slot.rank)
 
 
-def _print_json(frontier: Frontier, limit: int | None) -> None:
-    slots: Iterable[SlotStatus] = frontier.slots()
-    for slot in _weightiest(slots, limit) if limit else slots:
-        print(json.dumps({"frontier": frontier.name, **slot.to_json()}))
+def _counting(slots: Iterable[SlotStatus], counts: Counter[str]) -> Iterator[SlotStatus]:
+    """Pass ``slots`` on, and count them."""
+    for slot in slots:
+        counts["slots"] += 1
+        counts["paused"] += slot.paused is not None
+        counts["set aside"] += slot.set_aside is not None
+        counts["backed off"] += slot.in_trouble and not (slot.paused or slot.set_aside)
+        yield slot
 
 
-_ACTIONS: dict[str, Callable[[Namespace, Frontier], int]] = {
-    "drop": _drop,
-    "limit": _limit,
-    "list": _list,
-    "pause": _pause,
-    "resume": _resume,
-}
+def slot_table(frontier: str, shown: Sequence[SlotStatus], counts: Counter[str]) -> RenderableType:
+    """``shown`` in their order, and how many there are of all kinds."""
+    total = counts["slots"]
+    title = Text.assemble(
+        (clean(frontier), "bold"), "  ", counted(total, "slot") if total else "no slots"
+    )
+    for what in ("paused", "set aside", "backed off"):
+        if counts[what]:
+            title.append(f", {counts[what]:,} {what}", "yellow")
+    parts: list[RenderableType] = [title]
+    if shown:
+        columns = ("slot", "queued", "leased", "last", "next", "trouble, limits")
+        rows = [
+            (
+                clean(slot.slot),
+                f"{slot.queued:,}",
+                f"{slot.leased:,}",
+                str(slot.status or ""),
+                _next_start(slot),
+                Text("\n").join(filter(None, (_trouble(slot), _limits_of(slot)))),
+            )
+            for slot in shown
+        ]
+        parts += [Text(""), table(columns, rows, left={"trouble, limits"})]
+    if (more := total - len(shown)) > 0:
+        parts.append(Text(f"{more:,} more: --limit 0 shows all, --json too.", style="dim"))
+    return Group(*parts)
+
+
+def _next_start(slot: SlotStatus) -> str:
+    if slot.next_start is None or not slot.queued:
+        return ""
+    return _seconds(slot.next_start, ".1f") if slot.next_start >= 0.05 else "now"
+
+
+def _seconds(seconds: float, digits: str) -> str:
+    return duration(seconds) if seconds >= 60 else f"{seconds:{digits}} s"
+
+
+def limit_text(limit: SlotLimit) -> str:
+    """A limit in words: "2 s apart, 30/m, 2 at a time"."""
+    parts = []
+    if limit.delay:
+        parts.append(f"{_seconds(limit.delay, '.3g')} apart")
+    if limit.rate:
+        parts.append(rate_text(limit.rate) + (f" burst {limit.burst:,}" if limit.burst > 1 else ""))
+    if limit.concurrency:
+        parts.append(f"{limit.concurrency:,} at a time")
+    return ", ".join(parts) or "no limit"
+
+
+def rate_text(per_second: float) -> str:
+    """As it is given: the number in the shortest time in which it is a whole one."""
+    for unit, seconds in (("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)):
+        number = per_second * seconds
+        if number >= 0.999 and abs(number - round(number)) < 0.001 * number:
+            return f"{round(number):,}/{unit}"
+    return f"{per_second * 86_400:,.4g}/d"
+
+
+def _limits_of(slot: SlotStatus) -> Text:
+    """The limit and where it comes from, and the delay if another one is longer."""
+    parts = []
+    if slot.limit_from:
+        style = "cyan" if slot.limit_from == "person" else "dim"
+        parts.append(Text.assemble(limit_text(slot.limit), (f" ({slot.limit_from})", style)))
+    if slot.delay_from in {"robots.txt", "AutoThrottle"}:
+        delay = f"{_seconds(slot.delay, '.2g')} apart"
+        parts.append(Text.assemble(delay, (f" ({slot.delay_from})", "dim")))
+    return Text(", ").join(parts)
+
+
+def _trouble(slot: SlotStatus) -> Text:
+    """Why nothing or little of it is started."""
+    parts = []
+    if slot.paused:
+        parts.append(f"paused {ago(slot.paused)} ago")
+    if slot.set_aside:
+        parts.append(f"set aside {ago(slot.set_aside)} ago")
+    if slot.failures:
+        parts.append(counted(slot.failures, "failure"))
+    elif slot.parked:
+        parts.append("parked")
+    return Text(", ".join(parts), style="yellow" if slot.in_trouble else "dim")

@@ -8,19 +8,19 @@ import sys
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from scrapy_redisq.commands import display
-from scrapy_redisq.commands.options import add_command, add_json, add_watch
+from scrapy_redisq.commands.options import add_command, add_frontier, add_json, add_watch
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.watching import REFRESH, show
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
-from scrapy_redisq.control.names import frontier_names
+from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.control.why import explain
 from scrapy_redisq.errors import FrontierError, ServerBusy
 from scrapy_redisq.frontier.trouble import TROUBLE
@@ -42,13 +42,9 @@ each; if there is only one, all of it.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    status = add_command(
-        commands,
-        "status",
-        help="where a crawl stands, and who works on it",
-        text=TEXT,
-    )
-    status.add_argument("name", metavar="NAME", nargs="?", help="the frontier; default: all")
+    help = "where a crawl stands, and who works on it"
+    status = add_command(commands, "status", run, help=help, text=TEXT)
+    add_frontier(status, "the frontier; default: all")
     add_watch(status, "every second, with rates")
     add_json(status, "one JSON object for each frontier, each on one line")
 
@@ -68,8 +64,8 @@ def run(arguments: Namespace, project: Project) -> int:
         ):
             return show(
                 arguments,
-                lambda: watched.renderable(watched.look()),
-                lambda: _print_json(watched.look()),
+                watched.picture,
+                lambda: _print_json(status for status, _ in watched.look()),
                 lambda: _print_lines(watched),
             )
     return 0
@@ -91,8 +87,8 @@ def _print_json(statuses: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _print_lines(watched: Watched) -> None:
-    for status in watched.look():
-        print(display.line(status, watched.rates(status)[""]), flush=True)
+    for status, rates in watched.look():
+        print(display.line(status, rates[""]), flush=True)
 
 
 class Rates:
@@ -126,73 +122,70 @@ class Watched:
     """The frontiers that are looked at: one by name, or all that are there."""
 
     def __init__(self, project: Project, server: Server, name: str | None) -> None:
-        self.address = server.address
         self._project = project
         self._server = server
         self._name = name
         self._names = [] if name is None else [name]
         self._looks = 0
         self._client = server.client()
-        self._frontiers: dict[str, Frontier] = {}
-        self._rates: dict[str, Rates] = {}
-        self._current: dict[str, dict[str, float | None]] = {}
+        self._known: dict[str, tuple[Frontier, Rates]] = {}
 
     def close(self) -> None:
         self._client.close()
-        for frontier in self._frontiers.values():
+        for frontier, _ in self._known.values():
             frontier.close()
 
-    def look(self) -> list[dict[str, Any]]:
-        """The status of each frontier. One that cannot be read does not hide the others."""
+    def look(self) -> list[tuple[Mapping[str, Any], dict[str, float | None]]]:
+        """The status of each frontier, and rates. One that cannot be read does not hide others."""
         if self._name is None and (self._looks % RELIST == 0 or not self._names):
             self._names, not_all = frontier_names(self._client)
             if not_all:
-                text = f"scrapy redisq: not all frontiers are shown, name one: {not_all}"
-                print(display.one_line(text), file=sys.stderr)
+                _warn(f"not all frontiers are shown, name one: {not_all}")
         self._looks += 1
-        statuses = []
+        found: list[tuple[Mapping[str, Any], dict[str, float | None]]] = []
         problems: dict[str, Exception] = {}
         for name in self._names:
-            if name not in self._frontiers:
-                self._frontiers[name] = self._project.frontier(self._server, name)
-                self._rates[name] = Rates()
+            if name not in self._known:
+                self._known[name] = self._project.frontier(self._server, name), Rates()
+            frontier, rates = self._known[name]
             try:
-                status = self._status(self._frontiers[name])
+                status = _status(frontier)
             except (FrontierError, *TROUBLE) as error:
-                away = isinstance(error, TROUBLE)
-                if away and not isinstance(self._client, Cluster):
+                if isinstance(error, TROUBLE) and not isinstance(self._client, Cluster):
                     raise
                 problems[name] = error
                 continue
-            if self._name is None and status["state"] == "absent":
-                continue  # it was reset since the search
-            self._current[name] = self._rates[name].add(status, time.monotonic())
-            statuses.append(status)
+            # One that was reset since the search is left out.
+            if self._name is not None or status["state"] != "absent":
+                found.append((status, rates.add(status, time.monotonic())))
         for name, problem in problems.items():
-            if not statuses:
+            if not found:
                 raise problem
-            print(f"scrapy redisq: {name}: {display.one_line(str(problem))}", file=sys.stderr)
-        return statuses
+            _warn(f"{name}: {problem}")
+        return found
 
-    def _status(self, frontier: Frontier) -> dict[str, Any]:
-        """With why little or nothing happens. Raises what `Frontier.status` does, but says which
-        shards are away if others are there."""
-        try:
-            status = frontier.status()
-            return {**status, "why": frontier.why(status)}
-        except TROUBLE:
-            why = frontier.why()
-            if why["reason"] == "shard_away":
-                raise ServerBusy(why["text"]) from None
-            raise
-
-    def rates(self, status: Mapping[str, Any]) -> dict[str, float | None]:
-        return self._current[status["frontier"]]
-
-    def renderable(self, statuses: Sequence[Mapping[str, Any]]) -> RenderableType:
+    def picture(self) -> RenderableType:
         """All of one, one line each of several."""
-        if not statuses:
-            return Text(f"No frontier on {self.address}")
-        if len(statuses) == 1:
-            return display.full(statuses[0], self.rates(statuses[0]))
-        return display.overview(statuses, [self.rates(status)[""] for status in statuses])
+        found = self.look()
+        if not found:
+            return Text(f"No frontier on {self._server.address}")
+        if len(found) == 1:
+            return display.full(*found[0])
+        return display.overview([status for status, _ in found], [rates[""] for _, rates in found])
+
+
+def _status(frontier: Frontier) -> dict[str, Any]:
+    """With why little or nothing happens. Raises what `Frontier.status` does, but says which shards
+    are away if others are there."""
+    try:
+        status = frontier.status()
+        return {**status, "why": frontier.why(status)}
+    except TROUBLE:
+        why = frontier.why()
+        if why["reason"] == "shard_away":
+            raise ServerBusy(why["text"]) from None
+        raise
+
+
+def _warn(text: str) -> None:
+    print(f"scrapy redisq: {display.one_line(text)}", file=sys.stderr)

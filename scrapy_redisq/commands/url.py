@@ -6,16 +6,15 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 
-from rich.constrain import Constrain
 from rich.text import Text
 
-from scrapy_redisq.commands.display import LONGEST_LINE, ago, clean, console, duration
+from scrapy_redisq.commands.display import ago, clean, console, duration, sentence
 from scrapy_redisq.commands.options import add_command, add_json, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.words import utc
 from scrapy_redisq.errors import FrontierError
 
 STYLES = {"dead": "bold red", "unknown": "yellow", "leased": "green", "queued": "green"}
@@ -29,12 +28,8 @@ at, a few at a time, so that a running crawl does not wait for it.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    url = add_command(
-        commands,
-        "url",
-        help="what became of a URL; forget it, fetch it again",
-        text=TEXT,
-    )
+    help = "what became of a URL; forget it, fetch it again"
+    url = add_command(commands, "url", run, help=help, text=TEXT)
     add_name(url)
     url.add_argument("url", metavar="URL", help="of a GET request")
     url.add_argument("--slot", metavar="S", help="its download_slot; default: its host")
@@ -61,42 +56,37 @@ def run(arguments: Namespace, project: Project) -> int:
             pass
         with project.frontier_to_push(server, arguments.name) as frontier:
             try:
-                return _do(arguments, frontier)
+                _do(arguments, frontier)
             except ValueError as error:
                 print(f"scrapy redisq: {clean(str(error))}", file=sys.stderr)
                 return 1
+    return 0
 
 
-def _do(arguments: Namespace, frontier: Frontier) -> int:
+HOW = {
+    "waits": "It will be fetched anyway: nothing was done.",
+    "requeued": "It is tried again, from the front of its queue.",
+    "pushed": "It was pushed as a new request, past the dupefilter.",
+}
+
+
+def _do(arguments: Namespace, frontier: Frontier) -> None:
     url, slot = arguments.url, arguments.slot
-    if arguments.forget:
-        if not frontier.forget(url, slot=slot):
-            raise FrontierError(f"{url} has not been seen: there is nothing to forget")
-        if arguments.json:
-            told = {**frontier.url(url, slot=slot), "forgotten": True}
-            print(json.dumps({"frontier": frontier.name, **told}))
-        else:
-            print(f"{clean(frontier.name)}: {clean(url)} counts as never seen")
-        return 0
+    if arguments.forget and not frontier.forget(url, slot=slot):
+        raise FrontierError(f"{url} has not been seen: there is nothing to forget")
     told = frontier.fetch_again(url, slot=slot) if arguments.fetch else frontier.url(url, slot=slot)
     if arguments.json:
-        print(json.dumps({"frontier": frontier.name, **told}))
-        return 0
-    out = console()
-    out.print(
-        Text.assemble(
-            (clean(told["state"]), STYLES.get(told["state"], "bold")), "  ", clean(told["url"])
-        )
-    )
-    how = {
-        "waits": "It will be fetched anyway: nothing was done.",
-        "requeued": "It is tried again, from the front of its queue.",
-        "pushed": "It was pushed as a new request, past the dupefilter.",
-    }
-    for line in (*sentences(told), how.get(told.get("how", ""), "")):
+        forgotten = {"forgotten": True} if arguments.forget else {}
+        print(json.dumps({"frontier": frontier.name, **told, **forgotten}))
+        return
+    if arguments.forget:
+        print(f"{clean(frontier.name)}: {clean(url)} counts as never seen")
+        return
+    out, state = console(), told["state"]
+    out.print(Text.assemble((state, STYLES.get(state, "bold")), "  ", clean(told["url"])))
+    for line in (*sentences(told), HOW.get(told.get("how", ""), "")):
         if line:
-            out.print(Constrain(Text(clean(line)), LONGEST_LINE))
-    return 0
+            out.print(sentence(line))
 
 
 def sentences(told: Mapping[str, Any]) -> list[str]:
@@ -125,9 +115,8 @@ def _history(record: Mapping[str, Any] | None) -> list[str]:
         return []
     how = "fetched" if record["outcome"] == "done" else f"given up ({record['outcome']})"
     answer = f"status {record['status']}" if record["status"] else "no answer"
-    ended = datetime.fromtimestamp(record["ended"], timezone.utc).isoformat()
     return [
-        f"It was {how} {ago(ended)} ago by worker {record['worker']}: {answer}, "
+        f"It was {how} {ago(utc(record['ended']))} ago by worker {record['worker']}: {answer}, "
         f"{record['items']:,} items, {record['attempts']:,} attempts, {record['seconds']:,.1f} s."
     ]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 import redis
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -36,47 +36,37 @@ def show(
             print(datetime.now().strftime("%H:%M:%S"))
         out.print(picture())
 
-    print_all = print_json if arguments.json else print_picture
     if not arguments.watch:
-        print_all()
+        (print_json if arguments.json else print_picture)()
         return 0
-    with contextlib.suppress(KeyboardInterrupt):
-        if not arguments.json and can_refresh(out):
-            _draw(out, picture)
-        else:
-            _print(print_all if arguments.json or print_lines is None else print_lines)
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        if arguments.json or not can_refresh(out):
+            look = print_json if arguments.json else print_lines or print_picture
+            _again_and_again(look, lambda told: print(f"scrapy redisq: {told}", file=sys.stderr))
+        live = stack.enter_context(Live(console=out, auto_refresh=False))
+        shown: RenderableType = Text("")
+
+        def draw() -> None:
+            nonlocal shown
+            shown = picture()
+            live.update(shown, refresh=True)
+
+        # What was seen last stays.
+        _again_and_again(
+            draw,
+            lambda told: live.update(Group(shown, Text(told, style="bold red")), refresh=True),
+        )
     return 0
 
 
-def _draw(out: Console, picture: Callable[[], RenderableType]) -> None:
-    shown: RenderableType = Text("")
-    with Live(console=out, auto_refresh=False) as live:
-        while True:
-            began = time.monotonic()
-            try:
-                shown = picture()
-                live.update(shown, refresh=True)
-            except (redis.RedisError, ServerError) as error:
-                # What was seen last stays; a crawl goes on after an outage, so does this.
-                live.update(Group(shown, Text(_away(error), style="bold red")), refresh=True)
-            _pause(began)
-
-
-def _print(print_all: Callable[[], object]) -> None:
+def _again_and_again(look: Callable[[], object], tell: Callable[[str], object]) -> None:
+    """A crawl goes on after an outage, and so does this, which takes a fifth of the time."""
     while True:
         began = time.monotonic()
         try:
-            print_all()
-            sys.stdout.flush()
+            look()
         except (redis.RedisError, ServerError) as error:
-            print(f"scrapy redisq: {_away(error)}", file=sys.stderr, flush=True)
-        _pause(began)
-
-
-def _pause(began: float) -> None:
-    """Until the next look, so that looking takes a fifth of the time at most."""
-    time.sleep(max(REFRESH, 4 * (time.monotonic() - began)))
-
-
-def _away(error: Exception) -> str:
-    return f"Redis is away, trying again: {one_line(str(error))}"
+            tell(f"Redis is away, trying again: {one_line(str(error))}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        time.sleep(max(REFRESH, 4 * (time.monotonic() - began)))

@@ -6,24 +6,16 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scrapy_redisq.commands.display import ago, clean, duration
-from scrapy_redisq.commands.options import (
-    GLOBAL_OPTIONS,
-    add_command,
-    add_frontier,
-    add_json,
-    add_watch,
-)
+from scrapy_redisq.commands.display import Cell, ago, by_process, clean, duration, table
+from scrapy_redisq.commands.options import add_command, add_frontier, add_json, add_watch
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.commands.table import Cell, Column, Table
 from scrapy_redisq.commands.watching import show
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.words import counted, size_text
 
 _DONE = {
@@ -46,7 +38,7 @@ Actions, each with its own help (scrapy redisq workers quiet -h):
 They take effect within a second. Who joins later is not told.
 """
 
-ACTION_TEXTS = {
+ACTIONS = {
     "quiet": """\
 Have workers claim nothing more and finish what they hold, until they are told to work or to stop.
 They stay in the crawl; with all of them quiet it stands still.
@@ -69,23 +61,19 @@ def add_options(commands: Any) -> None:
     workers = add_command(
         commands,
         "workers",
+        run,
         help="who works on a crawl; tell them to be quiet, or to stop",
         text=TEXT,
         usage="%(prog)s [NAME] [--watch] [--json]\n"
         "       %(prog)s {quiet,work,stop} [NAME] WORKER … | --all",
     )
-    workers.set_defaults(action="list")
     add_frontier(workers)
     add_watch(workers)
     add_json(workers, "one JSON object for each")
-    for action, text in ACTION_TEXTS.items():
-        parser = commands.add_parser(
-            f"workers {action}",
-            description=text,
-            epilog=GLOBAL_OPTIONS,
-            usage="%(prog)s [NAME] WORKER … | --all",
-        )
-        parser.set_defaults(action=action, error=parser.error)
+    for action, text in ACTIONS.items():
+        usage = "%(prog)s [NAME] WORKER … | --all"
+        name = f"workers {action}"
+        parser = add_command(commands, name, tell, text=text, usage=usage, check=_name_workers)
         parser.add_argument(
             "words",
             metavar="WORKER",
@@ -95,7 +83,10 @@ def add_options(commands: Any) -> None:
         parser.add_argument("--all", action="store_true", help="all workers of the frontier")
 
 
-def name_workers(arguments: Namespace) -> None:
+# Steering
+
+
+def _name_workers(arguments: Namespace) -> None:
     """``words`` are the frontier, which may be left out, and workers."""
     words: list[str] = arguments.words
     has_name = bool(words) and (arguments.all or not _WORKER.fullmatch(words[0]))
@@ -104,62 +95,45 @@ def name_workers(arguments: Namespace) -> None:
         arguments.error("either --all, or workers as 'scrapy redisq workers' shows them")
 
 
-def run(arguments: Namespace, project: Project) -> int:
-    """List workers or steer them. Raises `FrontierError` without a frontier, or several to
-    choose."""
+def tell(arguments: Namespace, project: Project) -> int:
+    """Tell them; 1 if one that was named is not there. Raises `FrontierError` without a frontier,
+    or several to choose."""
+    what = arguments.command.partition(" ")[2]
     with project.chosen_frontier(arguments.name) as frontier:
-        return (_list if arguments.action == "list" else _tell)(arguments, frontier)
-
-
-# Steering
-
-
-def _tell(arguments: Namespace, frontier: Frontier) -> int:
-    if arguments.all:
-        told = frontier.tell(arguments.action)
-    else:
-        known = frontier.workers()
-        chosen: list[str] = []
-        for given in arguments.ids:
-            found = [
-                worker["id"]
-                for worker in known
-                if given in {worker["id"], f"{worker['host']}:{worker['pid']}"}
-            ]
-            if not found:
-                print(f"{clean(frontier.name)} has no worker {clean(given)}", file=sys.stderr)
-            chosen += found
-        told = frontier.tell(arguments.action, chosen) if chosen else 0
-        if len(chosen) < len(arguments.ids):
-            print(f"{clean(frontier.name)}: {_workers(told)} {_DONE[arguments.action]}")
-            return 1
-    print(f"{clean(frontier.name)}: {_workers(told)} {_DONE[arguments.action]}")
-    return 0
-
-
-def _workers(number: int) -> str:
-    return f"{counted(number, 'worker')} {'was' if number == 1 else 'were'}"
+        name, chosen, missing = clean(frontier.name), None, []
+        if not arguments.all:
+            names = {one["id"]: f"{one['host']}:{one['pid']}" for one in frontier.workers()}
+            chosen = [id for id in names if {id, names[id]} & {*arguments.ids}]
+            missing = [one for one in arguments.ids if one not in {*names, *names.values()}]
+        told = frontier.tell(what, chosen)
+    for one in missing:
+        print(f"{name} has no worker {clean(one)}", file=sys.stderr)
+    were = "was" if told == 1 else "were"
+    print(f"{name}: {counted(told, 'worker')} {were} {_DONE[what]}")
+    return 1 if missing else 0
 
 
 # Listing
 
 
-def _list(arguments: Namespace, frontier: Frontier) -> int:
-    def print_json() -> None:
-        for worker in frontier.workers():
-            print(json.dumps({"frontier": frontier.name, **worker}))
+def run(arguments: Namespace, project: Project) -> int:
+    """List workers. Raises `FrontierError` without a frontier, or several to choose."""
+    with project.chosen_frontier(arguments.name) as frontier:
 
-    return show(arguments, lambda: _renderable(frontier), print_json)
+        def picture() -> RenderableType:
+            workers = frontier.workers()
+            if not workers:
+                return Text(f"{clean(frontier.name)}: no worker is there", style="yellow")
+            return Group(worker_table(workers), _title(frontier.name, workers))
+
+        def print_json() -> None:
+            for worker in frontier.workers():
+                print(json.dumps({"frontier": frontier.name, **worker}))
+
+        return show(arguments, picture, print_json)
 
 
-def _renderable(frontier: Frontier) -> RenderableType:
-    workers = frontier.workers()
-    if not workers:
-        return Text(f"{clean(frontier.name)}: no worker is there", style="yellow")
-    return Group(worker_table(workers), _title(frontier.name, workers))
-
-
-def _title(name: str, workers: Sequence[dict[str, Any]]) -> Text:
+def _title(name: str, workers: Sequence[Mapping[str, Any]]) -> Text:
     alive = [worker for worker in workers if worker["alive"]]
     parts = [f"{len(alive):,} alive"]
     if dead := len(workers) - len(alive):
@@ -174,31 +148,27 @@ def _title(name: str, workers: Sequence[dict[str, Any]]) -> Text:
     return Text(f"{clean(name)}: {', '.join(parts)}", style="dim")
 
 
-def worker_table(workers: Sequence[dict[str, Any]]) -> Table:
-    """One line for each worker, by host and process."""
-    names = ("leased", "pages", "items", "pages/min", "CPU", "memory", "up", "heard of")
-    rows: list[list[Cell]] = [
-        [
-            f"{clean(worker['host'])}:{worker['pid']}",
-            clean(worker["release"]),
+def worker_table(workers: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Two lines for each worker, by host and process: 80 columns are enough."""
+    rows: list[Sequence[Cell]] = [
+        (
+            f"{clean(worker['host'])}:{worker['pid']}\n{clean(worker['release'])}",
             _state(worker),
-            f"{worker['leased']:,}",
-            f"{worker['pages']:,}",
-            f"{worker['items']:,}",
-            _known(worker["pages_per_minute"], lambda rate: f"{rate:,.1f}"),
-            _known(worker["cpu_seconds"], duration),
-            _known(worker["rss_bytes"], size_text),
-            ago(worker["since"]),
-            f"{duration(worker['seen_ago'])} ago",
-        ]
-        for worker in sorted(workers, key=lambda one: (one["host"], one["pid"], one["id"]))
+            *(f"{worker[name]:,}" for name in ("leased", "pages", "items")),
+            _known(worker["pages_per_minute"], "{:,.1f}".format),
+            f"{_known(worker['cpu_seconds'], duration)}\n{_known(worker['rss_bytes'], size_text)}",
+            f"{ago(worker['since'])}\n{duration(worker['seen_ago'])} ago",
+        )
+        for worker in by_process(workers)
     ]
-    words = [Column("worker", folds=True, left=True)]
-    words += [Column("release", left=True), Column("state", left=True)]
-    return Table([*words, *map(Column, names)], rows)
+    columns = (
+        *("worker\nrelease", "state", "leased", "pages", "items", "pages/min"),
+        *("CPU\nmemory", "up\nheard of"),
+    )
+    return table(columns, rows, left={"state"})
 
 
-def _state(worker: dict[str, Any]) -> Text:
+def _state(worker: Mapping[str, Any]) -> Text:
     if not worker["alive"]:
         return Text("dead", style="bold red")
     if worker["told"] == "stop":
@@ -210,5 +180,5 @@ def _state(worker: dict[str, Any]) -> Text:
     return Text("sink away", style="bold red") if worker["sink"] else Text("works")
 
 
-def _known(value: Any, text: Any) -> str:
-    return "" if value is None else str(text(value))
+def _known(value: Any, text: Callable[[Any], str]) -> str:
+    return "" if value is None else text(value)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
+import json
+import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from scrapy_redisq.control.stored import StoredFrontier
+from scrapy_redisq.control.words import utc
+from scrapy_redisq.errors import Undecodable
 from scrapy_redisq.frontier import admin, runs
-from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.serialization.entry_format import forget_retries
+from scrapy_redisq.serialization.fields import loads_fields
 
 READ_BATCH = 200
 """Dead letters that one script reads; fewer if they are large, see ``dead/letters.lua``."""
@@ -37,16 +42,31 @@ class DeadLetter:
     id: str
     reason: str
     detail: str
-    slot: str
-    priority: int
-    worker: str
-    deliveries: int
-    at: float
-    claimed_at: float
-    error: str
-    status: int
     entry: bytes = field(repr=False)
-    digest: str = field(default="", repr=False)
+    digest: str = field(repr=False)
+    slot: str = ""
+    priority: int = 0
+    worker: str = ""
+    deliveries: int = 0
+    at: float = 0.0
+    claimed_at: float = 0.0
+    error: str = ""
+    status: int = 0
+
+    @classmethod
+    def of(cls, letter_id: str, value: bytes) -> DeadLetter:
+        """From 4 bytes length of its header, its header and its entry; a foreign one from anything
+        else."""
+        digest = hashlib.sha1(value).hexdigest()
+        try:
+            (length,) = struct.unpack_from(">I", value)
+            header = msgspec.structs.asdict(_header(value[4 : 4 + length]))
+        except (struct.error, msgspec.DecodeError):
+            return cls(letter_id, "foreign", "not written by scrapy-redisq", value, digest)
+        header["at"] /= 1e6
+        claimed_at = header.pop("claimed") / 1e6
+        entry = value[4 + length + 1 :]
+        return cls(letter_id, **header, entry=entry, digest=digest, claimed_at=claimed_at)
 
     @property
     def place(self) -> tuple[int, bytes]:
@@ -58,6 +78,66 @@ class DeadLetter:
         """Whether there is something to requeue. Of what could not be kept at all there is not,
         nor of what scrapy-redisq has not written."""
         return bool(self.entry and self.at)
+
+    def summary(self) -> str:
+        """The request on one line: what it fetches, and by which callback if it names one."""
+        try:
+            fields = loads_fields(self.entry)
+        except Undecodable as error:
+            return f"({error})"
+        callback = f" → {fields['callback']}" if "callback" in fields else ""
+        method = "" if fields["method"] == "GET" else f"{fields['method']} "
+        return f"{method}{fields['url']}{callback}"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it in JSON's types. ``request`` is None if it cannot be decoded."""
+        request = error = None
+        try:
+            request = _plain(loads_fields(self.entry))
+        except Undecodable as undecodable:
+            error = str(undecodable)
+        return {
+            "id": self.id,
+            "reason": self.reason,
+            "error": self.error or None,
+            "status": self.status or None,
+            "detail": self.detail,
+            "claimed": utc(self.claimed_at) if self.claimed_at else None,
+            "at": utc(self.at),
+            "slot": self.slot,
+            "priority": self.priority,
+            "worker": self.worker,
+            "deliveries": self.deliveries,
+            "request": request,
+            "undecodable": error,
+        }
+
+    def exported(self, frontier: str) -> dict[str, Any]:
+        """All that is known of it; ``entry`` is what is stored of its request. A letter is the same
+        as long as it has this ``digest``."""
+        entry = base64.b64encode(self.entry).decode()
+        return {"frontier": frontier, **self.to_json(), "entry": entry, "digest": self.digest}
+
+
+def _plain(value: Any) -> Any:
+    """``value`` in JSON's types: bytes as text, other sequences as lists, the rest as text."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        # Python writes no number of more than 4,300 digits, and few programs read such.
+        return value if value.bit_length() <= 64 else hex(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, Mapping):
+        return {str(_plain(name)): _plain(item) for name, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        # In an order that is the same in each process.
+        return sorted((_plain(item) for item in value), key=json.dumps)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value)
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -80,35 +160,6 @@ class _Header(msgspec.Struct):
 
 # Numbers are text where they may be larger than what Lua can count exactly.
 _header = msgspec.msgpack.Decoder(_Header, strict=False).decode
-
-
-def dead_letter(letter_id: str, value: bytes) -> DeadLetter:
-    """A dead letter from 4 bytes length of its header, its header and its entry; a foreign one
-    from anything else."""
-    digest = hashlib.sha1(value).hexdigest()
-    try:
-        (length,) = struct.unpack_from(">I", value)
-        header = _header(value[4 : 4 + length])
-    except (struct.error, msgspec.DecodeError):
-        detail = "not written by scrapy-redisq"
-        return DeadLetter(
-            letter_id, "foreign", detail, "", 0, "", 0, 0.0, 0.0, "", 0, value, digest
-        )
-    return DeadLetter(
-        id=letter_id,
-        reason=header.reason,
-        detail=header.detail,
-        slot=header.slot,
-        priority=header.priority,
-        worker=header.worker,
-        deliveries=header.deliveries,
-        at=header.at / 1e6,
-        claimed_at=header.claimed / 1e6,
-        error=header.error,
-        status=header.status,
-        entry=value[4 + length + 1 :],
-        digest=digest,
-    )
 
 
 def place_of(letter_id: str) -> tuple[int, bytes]:
@@ -135,7 +186,7 @@ def _by_shard(ids: Iterable[str]) -> dict[int, list[bytes]]:
 def _letters(shard: int, found: Iterable[tuple[bytes, bytes | None]]) -> Iterator[DeadLetter]:
     for number, value in found:
         if value is not None:
-            yield dead_letter(f"{shard}-{number.decode('utf-8', 'surrogateescape')}", value)
+            yield DeadLetter.of(f"{shard}-{number.decode('utf-8', 'surrogateescape')}", value)
 
 
 class LetterMethods(StoredFrontier):
@@ -150,13 +201,10 @@ class LetterMethods(StoredFrontier):
         hundred at a time. Of those that are there all the while each comes once, whatever is
         requeued, purged or added meanwhile.
         """
-        config = self.config()
-        letters = itertools.chain.from_iterable(
-            self._dead_of(shard) for shard in (config.shard_numbers(self.name) if config else ())
-        )
         found = (
             letter
-            for letter in letters
+            for shard in self._shards()
+            for letter in self._dead_of(shard)
             if reason in (None, letter.reason) and slot in (None, letter.slot)
         )
         return itertools.islice(found, limit)
@@ -207,7 +255,7 @@ class LetterMethods(StoredFrontier):
             for shard, part in _batches(letters):
                 requeued += self._requeue(shard, part)
         finally:
-            self._note("requeue", "dead letters", requeued)
+            self.note("requeue", "dead letters", requeued)
         return requeued
 
     def _requeue(self, shard: int, letters: list[DeadLetter]) -> int:
@@ -216,7 +264,8 @@ class LetterMethods(StoredFrontier):
         # is requeued into that would go when the next one begins. So shard 0 is asked first.
         requeued = -1 if shard else self._run(admin.requeue(self.name, shard, same))
         while requeued < 0:
-            drive(self._run, runs.open_shard(self.name, shard, self._run_id()))
+            run = self._meta(self._status(0)).get("run", "")
+            self._drive(runs.open_shard(self.name, shard, run))
             requeued = self._run(admin.requeue(self.name, shard, same))
         return int(requeued)
 
@@ -240,7 +289,7 @@ class LetterMethods(StoredFrontier):
                 gone = self._run(admin.purge(self.name, shard, digests))
                 purged += [letter.id for letter, was in zip(part, gone, strict=True) if was]
         finally:
-            self._note("purge", "dead letters", len(purged))
+            self.note("purge", "dead letters", len(purged))
         return purged
 
 

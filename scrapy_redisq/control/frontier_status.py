@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import msgspec
 
+from scrapy_redisq.control.words import utc
 from scrapy_redisq.frontier.config import FrontierConfig, shown_arguments
 from scrapy_redisq.frontier.names import number, pairs
 from scrapy_redisq.frontier.round_trips import Durations
@@ -52,13 +53,9 @@ SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
 
 def config_of(meta: Mapping[str, str]) -> FrontierConfig:
     """The configuration in a ``meta`` hash."""
-    prefix = "config:"
+    parts = (name.partition("config:") for name in meta)
     return FrontierConfig.from_meta(
-        {
-            name.removeprefix(prefix): value
-            for name, value in meta.items()
-            if name.startswith(prefix)
-        }
+        {name: meta[f"config:{name}"] for before, prefix, name in parts if prefix and not before}
     )
 
 
@@ -96,39 +93,33 @@ def summary(
     seen: SeenStatus,
 ) -> dict[str, Any]:
     """One status from those of all shards; the fields are those of `absent`."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for shard in shards:
         for field_name, value in pairs(shard.get("counts", [])).items():
-            totals[field_name] = totals.get(field_name, 0) + _counted(value)
-    counts = {field_name: totals.get(field_name, 0) for field_name in COUNTS}
-    delayed = sum(int(shard.get("delayed", 0)) for shard in shards)
-    leased = totals.get("leased", 0)
+            totals[field_name] += _counted(value)
+
+    def sum_of(field_name: str) -> int:
+        return sum(int(shard.get(field_name, 0)) for shard in shards)
+
+    counts = {field_name: totals[field_name] for field_name in COUNTS}
+    delayed, posted, leased = sum_of("delayed"), sum_of("posted"), totals["leased"]
     unfinished = counts["created"] - counts["finished"]
-    posted = sum(int(shard.get("posted", 0)) for shard in shards)
     workers = workers_of(shards)
-    state = meta.get("state", "open")
-    if state == "open":
-        if any(worker["alive"] for worker in workers):
-            state = "running"
-        elif meta.get("seeded") == "1" and "keep_alive" not in meta and unfinished + posted <= 0:
-            state = "complete"  # the last worker was killed after the last page
-        else:
-            state = "stopped"
     return {
-        "frontier": name,
+        **absent(name),
         "run": meta.get("run"),
         "run_name": meta.get("name"),
-        "state": state,
-        "began": _utc(_counted(meta.get("began", 0))),
+        "state": _state(meta, workers, unfinished + posted),
+        "began": utc(_counted(meta.get("began", 0)) / 1e6),
         **counts,
         "done": counts["finished"] - counts["dead"] - counts["dropped"],
         "queued": max(0, unfinished - leased - delayed),
         "delayed": delayed,
         "leased": leased,
         "seen": seen.count,
-        "set_aside": sum(int(shard.get("aside", 0)) for shard in shards),
-        "paused": sum(int(shard.get("paused", 0)) for shard in shards),
-        "crawl_paused": _utc(number(meta["paused"])) if "paused" in meta else None,
+        "set_aside": sum_of("aside"),
+        "paused": sum_of("paused"),
+        "crawl_paused": utc(number(meta["paused"]) / 1e6) if "paused" in meta else None,
         "posted": posted,
         "dupefilter": {
             "kind": config.dupefilter,
@@ -144,8 +135,8 @@ def summary(
         "spider": config.spider,
         "arguments": shown_arguments(config.arguments) if config.arguments else None,
         "sink": {
-            **{name: totals.get(f"sink_{name}", 0) for name in SINK_COUNTS},
-            "seconds": totals.get("sink_us", 0) / 1e6,
+            **{name: totals[f"sink_{name}"] for name in SINK_COUNTS},
+            "seconds": totals["sink_us"] / 1e6,
         },
         "responses": {
             found[1]: totals[name]
@@ -157,21 +148,33 @@ def summary(
     }
 
 
+def _state(meta: Mapping[str, str], workers: list[dict[str, Any]], left: int) -> str:
+    state = meta.get("state", "open")
+    if state != "open":
+        return state
+    if any(worker["alive"] for worker in workers):
+        return "running"
+    # The last worker may have been killed after the last page.
+    over = meta.get("seeded") == "1" and "keep_alive" not in meta and left <= 0
+    return "complete" if over else "stopped"
+
+
 def _exchanges(totals: Mapping[str, int]) -> dict[str, Any]:
     within, seconds = Durations.of(totals)
-    number = within[-1][1]
-    return {"number": number, "seconds": seconds, "within": [list(one) for one in within[:-1]]}
+    return {
+        "number": within[-1][1],
+        "seconds": seconds,
+        "within": [list(one) for one in within[:-1]],
+    }
 
 
 def _of_itself(info: Mapping[str, str]) -> dict[str, Any]:
-    """What a worker has told of itself, and what it was told, by shard 0. What another hand
-    has written is left out."""
-    told = info.get("told", "")
+    """What a worker has told of itself, by shard 0. What another hand has written is left out."""
     try:
         report = _report(info.get("report", "").encode())
     except msgspec.DecodeError:
-        return {"told": told}
-    return {"told": told, **{name: getattr(report, name) for name in REPORTED}}
+        return {}
+    return msgspec.structs.asdict(report)
 
 
 def _counted(text: Any) -> int:
@@ -183,10 +186,6 @@ def _counted(text: Any) -> int:
     return counted
 
 
-def _utc(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc).isoformat(timespec="seconds")
-
-
 def workers_of(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The workers that are registered, from the statuses of all shards, shard 0's first."""
     workers: dict[str, dict[str, Any]] = {}
@@ -194,7 +193,6 @@ def workers_of(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
         now = status.get("now", 0)
         for worker_id, deadline, leased, flat in status.get("workers", []):
             info = pairs(flat)
-            heartbeat = deadline - _counted(info.get("ttl", 0))
             worker = workers.setdefault(
                 worker_id,
                 {
@@ -207,16 +205,16 @@ def workers_of(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "leased": 0,
                     "pages": _counted(info.get("pages", 0)),
                     "items": _counted(info.get("items", 0)),
-                    "since": _utc(_counted(info.get("since", 0))),
-                    "seen_ago": 0.0,
+                    "since": utc(_counted(info.get("since", 0)) / 1e6),
                     "alive": deadline >= now,
                     "told": "",
                     **dict.fromkeys(REPORTED),
                 },
             )
             if status is shards[0]:
-                worker.update(_of_itself(info))
+                worker.update(_of_itself(info), told=info.get("told", ""))
             worker["leased"] += leased
             # Somebody else may have written any deadline, -inf among them.
-            worker["seen_ago"] = round(min(max(0.0, (now - heartbeat) / 1e6), 1e9), 3)
+            silent = (now - deadline + _counted(info.get("ttl", 0))) / 1e6
+            worker["seen_ago"] = round(min(max(0.0, silent), 1e9), 3)
     return list(workers.values())

@@ -1,18 +1,18 @@
-"""What is to be seen of a frontier as a whole: where it stands, why, and what it takes."""
+"""A frontier as a whole, as people see and steer it: where it stands, why, what it takes; its
+workers; pausing all of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scrapy_redisq.control import memory
-from scrapy_redisq.control.frontier_status import absent, config_of, summary
+from scrapy_redisq.control.frontier_status import absent, config_of, summary, workers_of
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.scaling import Bounds, Wanted, wanted_workers
 from scrapy_redisq.control.why import corrupt, explain, unreachable
-from scrapy_redisq.errors import FrontierCorrupt, FrontierError
+from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin
-from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
 from scrapy_redisq.frontier.trouble import TROUBLE
@@ -23,9 +23,12 @@ from scrapy_redisq.server.connection import Server
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+ORDERS = ("quiet", "work", "stop")
+"""What workers can be told."""
+
 
 class LookMethods(PastMethods):
-    """The part of `Frontier` that looks at all of it."""
+    """The part of `Frontier` that is about all of it."""
 
     _server: Server
 
@@ -40,17 +43,62 @@ class LookMethods(PastMethods):
         if not meta:
             return absent(self.name)
         config = config_of(meta)
-        shards = [first] + [self._status(shard) for shard in config.shard_numbers(self.name)[1:]]
+        numbers = config.shard_numbers(self.name)
+        shards = [first, *map(self._status, numbers[1:])]
         with self._making_sense():
-            return summary(self.name, meta, config, shards, self._seen_status(config, meta))
+            seen, generation = seen_filter(config), meta.get("generation", "")
+            parts: list[SeenStatus] = [
+                self._run(admin.seen_status(self.name, shard, generation, seen))
+                for shard in numbers
+            ]
+            return summary(self.name, meta, config, shards, SeenStatus.total(parts))
 
-    def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
-        seen, generation = seen_filter(config), meta.get("generation", "")
-        parts: list[SeenStatus] = [
-            self._run(admin.seen_status(self.name, shard, generation, seen))
-            for shard in config.shard_numbers(self.name)
-        ]
-        return SeenStatus.total(parts)
+    def workers(self) -> list[dict[str, Any]]:
+        """The workers that are registered, as plain values: those of ``workers`` in `status`.
+
+        ``told`` is what they were told last, ``quiet`` what they do. What a worker tells of
+        itself is at most 5 s and one exchange old; before its first report it is None.
+        ``cpu_seconds`` and ``rss_bytes`` are those of its process, which several crawls may share:
+        those have one ``host`` and ``pid``. At most 1,000 are shown.
+        """
+        shards = list(map(self._status, self._shards()))
+        with self._making_sense():
+            return workers_of(shards)
+
+    def tell(self, what: str, workers: Iterable[str] | None = None) -> int:
+        """Tell workers, by their ids, or all that are there, what to do; -> how many were told.
+
+        "quiet": claim nothing, and finish what they hold; "work": claim again; "stop": leave, as
+        at SIGTERM. They heed it within a second, or where they cannot be woken (no right to
+        publish or subscribe) with their next exchange. Who joins later is not told, and who was
+        told to stop nothing else. Raises ValueError for anything else.
+        """
+        if what not in ORDERS:
+            raise ValueError(f"{what!r} is none of {', '.join(ORDERS)}")
+        if isinstance(workers, str):
+            raise TypeError(f"takes a list of ids, not {workers!r:.100}")
+        ids = None if workers is None else list(workers)
+        told: int = self._run(admin.tell(self.name, what, ids))
+        self.note(what, "all workers" if ids is None else ", ".join(ids), told)
+        return told
+
+    def pause_crawl(self) -> None:
+        """Start nothing of the crawl before `resume_crawl`; what is being downloaded goes on.
+
+        Holds for all hosts and workers, also those that come later, within a second, through
+        restarts and in the next runs. Workers stay. Raises `FrontierError` if there is no frontier.
+        """
+        self._pause_crawl("pause")
+
+    def resume_crawl(self) -> None:
+        """Let the crawl go on after `pause_crawl`. Slots that were paused stay so."""
+        self._pause_crawl("resume")
+
+    def _pause_crawl(self, what: str) -> None:
+        # Shard 0 last: what it has is what people are shown, and then all have it.
+        for shard in reversed(self._known_config().shard_numbers(self.name)):
+            self._run(admin.pause_run(self.name, shard, paused=what == "pause"))
+        self.note(what, "the crawl")
 
     def why(self, status: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Why nothing, or little, happens: ``reason`` (a code), ``text`` (a sentence with figures),
@@ -64,24 +112,20 @@ class LookMethods(PastMethods):
         waits: list[admin.Waits] = []
         try:
             meta = self._meta(self._status(0))
-        except TROUBLE as error:
-            return unreachable(self._server.redact(error).rstrip("."))
-        if not meta:
-            return explain(absent(self.name))
-        config = config_of(meta)
-        for shard in config.shard_numbers(self.name):
-            try:
-                waits += self._waits(shard)
-            except TROUBLE as error:
-                away[shard] = self._server.redact(error).rstrip(".")
-            except FrontierCorrupt as error:
-                return corrupt(error)
-        try:
+            if not meta:
+                return explain(absent(self.name))
+            for shard in config_of(meta).shard_numbers(self.name):
+                try:
+                    waits += self._waits(shard)
+                except TROUBLE as error:
+                    away[shard] = self._server.redact(error).rstrip(".")
+                except FrontierCorrupt as error:
+                    return corrupt(error)
+            if away and status is None:
+                status = {**absent(self.name), "state": "running"}
             status = status or self.status()
         except TROUBLE as error:
-            if not away:
-                return unreachable(self._server.redact(error).rstrip("."))
-            status = {**absent(self.name), "state": "running"}
+            return unreachable(self._server.redact(error).rstrip("."))
         servers = [] if away else self._conditions()
         return explain(status, waits, servers, away, growth_limit_of(meta))
 
@@ -93,10 +137,8 @@ class LookMethods(PastMethods):
         """
         status = self.status()
         if status["state"] == "absent":
-            raise FrontierError(f"there is no frontier {self.name!r}")
-        config = self.config()
-        shards = config.shard_numbers(self.name) if config else ()
-        found = memory.measure(nodes_of(self.client), self.name, shards)
+            raise self._absent()
+        found = memory.measure(nodes_of(self.client), self.name, self._shards())
         samples = self.series(120)["samples"]
         return memory.summary(found, status, self._conditions(), samples)
 
@@ -121,14 +163,9 @@ class LookMethods(PastMethods):
         looked at.
         """
         status = status or self.status()
-        waits: list[admin.Waits] = []
-        if status["state"] not in {"absent", "complete"} and (config := self.config()) is not None:
-            for shard in config.shard_numbers(self.name):
-                waits += self._waits(shard)
+        over = status["state"] in {"absent", "complete"}
+        waits = [wait for shard in (() if over else self._shards()) for wait in self._waits(shard)]
         return wanted_workers(status, waits, **bounds)
-
-    def _growth_limit_of_workers(self) -> GrowthLimit:
-        return growth_limit_of(self._meta(self._status(0)))
 
 
 def growth_limit_of(meta: Mapping[str, str]) -> GrowthLimit:

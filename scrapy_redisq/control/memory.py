@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 from collections import defaultdict
@@ -71,13 +72,11 @@ class Found:
     problem: str = ""
 
 
-def measure(
-    nodes: Iterable[redis.Redis], name: str, shards: Sequence[int], found: Found | None = None
-) -> Found:
+def measure(nodes: Iterable[redis.Redis], name: str, shards: Sequence[int]) -> Found:
     """Ask ``nodes`` what the keys of these shards take. No call takes Redis more than about a
     millisecond. What a server refuses is `Found.problem`. Raises what the clients do, if a server
     goes away."""
-    found = found or Found()
+    found = Found()
     prefixes = [key_prefix(name, shard).encode() for shard in shards]
     try:
         for node in nodes:
@@ -94,54 +93,45 @@ def _measure_node(node: redis.Redis, name: str, prefixes: Sequence[bytes], found
         # Those that there is one of must not be missed: they may be the largest.
         for start in prefixes:
             for word in _PART_OF.keys() - MANY:
-                groups[word] = list({*groups[word], start + word.encode()})
-    for word, all_keys in groups.items():
-        keys = all_keys
-        scale = 1 / share if word in MANY else 1.0
-        largest: list[bytes] = []
-        if word == "queue":
-            keys, largest = _by_length(node, all_keys)
+                groups[word].add(start + word.encode())
+    for word, named in groups.items():
+        large = _longest(node, named) if word == "queue" else []
+        keys = sorted(named.difference(large))
         chosen = random.Random(0).sample(keys, min(SAMPLED, len(keys)))
-        large = _usages(node, largest)
-        sampled = _usages(node, chosen)
-        for size, key in zip(large + sampled, largest + chosen, strict=False):
+        sizes, sampled = _usages(node, large), _usages(node, chosen)
+        for size, key in zip(sizes + sampled, large + chosen, strict=False):
             found.largest = max(found.largest, (size, key.decode("utf-8", "replace")))
-        there = len(keys) * len(sampled) / len(chosen) if chosen else 0.0
-        mean = sum(sampled) / len(sampled) if sampled else 0.0
+        scale = 1 / share if word in MANY else 1.0
+        each = len(keys) / len(chosen) if chosen else 0.0
         part = _PART_OF.get(word, "run")
-        found.bytes[part] += (sum(large) + mean * there) * scale
-        found.keys[part] += (len(large) + there) * scale
+        found.bytes[part] += (sum(sizes) + each * sum(sampled)) * scale
+        found.keys[part] += (len(sizes) + each * len(sampled)) * scale
 
 
 def _scan(
     node: redis.Redis, name: str, prefixes: Sequence[bytes]
-) -> tuple[dict[str, list[bytes]], float]:
+) -> tuple[dict[str, set[bytes]], float]:
     """(keys by their first word, which share of the server's keys was looked at)."""
-    groups: dict[str, list[bytes]] = defaultdict(list)
+    groups: dict[str, set[bytes]] = defaultdict(set)
     cursor = 0
-    for batch in itertools.count(1):
+    for _ in range(SCAN_BATCHES):
         cursor, keys = node.scan(cursor, match=keys_of(name), count=SCAN_BATCH)
-        for key in dict.fromkeys(keys):
+        for key in keys:
             assert isinstance(key, bytes)
             start = next((start for start in prefixes if key.startswith(start)), None)
             if start is not None:
-                rest = key[len(start) :].decode("utf-8", "replace")
-                groups[rest.partition(":")[0]].append(key)
+                groups[key[len(start) :].decode("utf-8", "replace").partition(":")[0]].add(key)
         if cursor == 0:
             return groups, 1.0
-        if batch == SCAN_BATCHES:
-            break
     return groups, min(1.0, SCAN_BATCH * SCAN_BATCHES / max(1, node.dbsize()))
 
 
-def _by_length(node: redis.Redis, keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """(the other keys, the longest queues)."""
-    asked = keys[:MOST_QUEUES]
+def _longest(node: redis.Redis, keys: Iterable[bytes]) -> list[bytes]:
+    """The longest queues, of `MOST_QUEUES`."""
+    asked = list(itertools.islice(keys, MOST_QUEUES))
     lengths = _ask(node, asked, lambda pipeline, key: pipeline.llen(key))
     known = [(n, key) for n, key in zip(lengths, asked, strict=True) if isinstance(n, int)]
-    known.sort(reverse=True)
-    largest = {key for _, key in known[:LARGEST]}
-    return [key for key in keys if key not in largest], sorted(largest)
+    return [key for _, key in heapq.nlargest(LARGEST, known)]
 
 
 def _usages(node: redis.Redis, keys: Sequence[bytes]) -> list[int]:
@@ -173,7 +163,6 @@ def summary(
 ) -> dict[str, Any]:
     """What `Frontier.memory` gives, of what was measured and of what else is known."""
     measured = not found.problem
-    total = sum(found.bytes.values())
     waiting = status["queued"] + status["delayed"]
     per_request = found.bytes["queues"] / waiting if measured and waiting else None
     per_url = found.bytes["seen"] / status["seen"] if measured and _is_filled(status) else None
@@ -182,14 +171,12 @@ def summary(
     growth = growth_of(samples)
     left = max(0, most - used)
     each = (per_request or 0) + (per_url or 0)
+    parts = {
+        part: {"bytes": round(found.bytes[part]), "keys": round(found.keys[part])} for part in PARTS
+    }
     return {
-        "parts": {
-            part: {"bytes": round(found.bytes[part]), "keys": round(found.keys[part])}
-            for part in PARTS
-        }
-        if measured
-        else None,
-        "bytes": round(total) if measured else None,
+        "parts": parts if measured else None,
+        "bytes": round(sum(found.bytes.values())) if measured else None,
         "bytes_per_request": None if per_request is None else round(per_request, 1),
         "bytes_per_url": None if per_url is None else round(per_url, 1),
         "used_bytes": used,

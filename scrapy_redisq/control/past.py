@@ -72,30 +72,25 @@ class PastMethods(StoredFrontier):
         "configuration" (a worker joined that runs something else than the one that joined before;
         what: its release, or a digest of its settings).
         """
-        return [
-            {**mark._asdict(), "at": mark.at / 1e6} for mark in self._run(admin.marks(self.name))
-        ]
+        marks = self._run(admin.marks(self.name))
+        return [{**mark._asdict(), "at": mark.at / 1e6} for mark in marks]
 
     def actions(self) -> list[dict[str, Any]]:
         """The action log, oldest first, at most 1,000: ``at`` (seconds since 1970), ``by``,
         ``what``, ``on`` and ``number`` of what programs that say who they are (`by`) have done,
         and the command line. What is done again within a minute is added up."""
-        return [
-            {**action._asdict(), "at": action.at / 1e6}
-            for action in self._run(admin.actions(self.name))
-        ]
+        actions = self._run(admin.actions(self.name))
+        return [{**action._asdict(), "at": action.at / 1e6} for action in actions]
 
     def history(self, limit: int = 100) -> list[dict[str, Any]]:
         """What became of the requests that were finished last, newest first, where REDISQ_HISTORY
         is on: see README for the fields."""
-        config = self.config()
         newest: list[dict[str, Any]] = []
-        for shard in config.shard_numbers(self.name) if config else ():
+        for shard in self._shards():
             found: dict[str, dict[str, Any]] = {}
             for skip in range(0, max(0, limit), READ_BATCH):
                 most = min(READ_BATCH, limit - skip)
-                call = admin.history(self.name, shard, skip=skip, most=most)
-                records = self._run(call)
+                records = self._run(admin.history(self.name, shard, skip=skip, most=most))
                 found |= {
                     id: record for id, at, packed in records if (record := _record(at, packed))
                 }
@@ -107,10 +102,8 @@ class PastMethods(StoredFrontier):
     def history_of(self, shard: int, identity: bytes) -> dict[str, Any] | None:
         """What became of the request that is known by its fingerprint or ``identity``, on a shard;
         None if that is not kept."""
-        call = admin.history(self.name, shard, ids=[exact_member(identity)])
-        for _, at, packed in self._run(call):
-            return _record(at, packed)
-        return None
+        found = self._run(admin.history(self.name, shard, ids=[exact_member(identity)]))
+        return next((_record(at, packed) for _, at, packed in found), None)
 
 
 def _record(at: float, packed: bytes) -> dict[str, Any] | None:

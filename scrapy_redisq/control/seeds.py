@@ -5,7 +5,7 @@ Knows Scrapy's requests, but needs no spider: callbacks are given by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ from scrapy_redisq.serialization.identity import of_nowhere
 from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
-from scrapy_redisq.settings.crawl import CrawlSettings
 from scrapy_redisq.settings.settings import RedisqSettings
 
 DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
@@ -41,39 +40,22 @@ class Seed:
 
 
 class SeedReader:
-    """Makes seeds of what producers have. ``fingerprint`` stands for the crawl's fingerprinter."""
+    """Makes seeds of what producers have, as the ``settings`` allow. ``fingerprint`` stands for the
+    crawl's fingerprinter; None: Scrapy's."""
 
     def __init__(
         self,
-        *,
+        settings: RedisqSettings | None = None,
         fingerprint: Callable[[Request], bytes] | None = None,
-        max_bytes: int = CrawlSettings.max_entry_bytes.default,
-        schemes: Collection[str] = CrawlSettings.schemes.default,
-        request_classes: Sequence[type | str] = (),
-        value_classes: Sequence[type | str] = (),
-        meta_keys: Collection[str] = (),
     ) -> None:
+        settings = settings or RedisqSettings.read({})
         self._fingerprint = fingerprint
         self._serializer = Serializer(
             None,
-            max_bytes=max_bytes,
-            schemes=schemes,
-            request_classes=request_classes,
-            value_classes=ValueClasses(value_classes),
-            meta_keys=meta_keys,
-        )
-
-    @classmethod
-    def of(
-        cls, settings: RedisqSettings, fingerprint: Callable[[Request], bytes] | None
-    ) -> SeedReader:
-        """As the settings have it."""
-        return cls(
-            fingerprint=fingerprint,
             max_bytes=settings.max_entry_bytes,
             schemes=settings.schemes,
             request_classes=settings.request_classes,
-            value_classes=settings.value_classes,
+            value_classes=ValueClasses(settings.value_classes),
             meta_keys=settings.meta_keys,
         )
 
@@ -105,40 +87,31 @@ class SeedReader:
         Raises `RedisqError`, ValueError or TypeError with what is wrong with it, and whatever a
         fingerprinter of the project raises.
         """
-        delay = 0.0
-        meta = item.meta if isinstance(item, Request) else _meta_of(item)
-        if DELAY_KEY in meta:
-            delay = delay_of(meta)
-            if isinstance(item, Request):
-                item = without_delay(item)
-            else:
-                assert isinstance(item, Mapping)
-                kept = {name: value for name, value in meta.items() if name != DELAY_KEY}
-                item = {**item, "meta": kept}
-        print_of = self._fingerprint or scrapy_fingerprint
         callback = errback = None
-        if isinstance(item, Request):
-            request = item
-        elif isinstance(item, (str, Mapping)):
+        if isinstance(item, (str, Mapping)):
             fields = {"url": item} if isinstance(item, str) else item
             request, callback, errback = request_from_fields(fields)
+        elif isinstance(item, Request):
+            request = item
         else:
             raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
-        identity = of_nowhere(print_of(request), request) if request.dont_filter else None
+        delay = 0.0
+        if DELAY_KEY in request.meta:
+            delay = delay_of(request.meta)
+            request = without_delay(request)
+        fingerprint = self.fingerprint_of(request)
+        if not isinstance(fingerprint, bytes):
+            raise TypeError(f"its fingerprint is {fingerprint!r:.100}, no bytes")
+        identity = of_nowhere(fingerprint, request) if request.dont_filter else None
         entry = self._serializer.dumps(request, identity, callback=callback, errback=errback)
         slot = request.meta.get("download_slot")
         if slot is None:  # as Scrapy's downloader sees it
             slot = urlparse_cached(request).hostname or ""
-        fingerprint = None
-        if not request.dont_filter:
-            fingerprint = print_of(request)
-            if not isinstance(fingerprint, bytes):
-                raise TypeError(f"its fingerprint is {fingerprint!r:.100}, no bytes")
         return Seed(
-            slot_name(str(slot)), int(request.priority), fingerprint, entry, delay, identity
+            slot=slot_name(str(slot)),
+            priority=int(request.priority),
+            fingerprint=None if request.dont_filter else fingerprint,
+            entry=entry,
+            delay=delay,
+            identity=identity,
         )
-
-
-def _meta_of(item: object) -> Mapping[str, Any]:
-    meta = item.get("meta") if isinstance(item, Mapping) else None
-    return meta if isinstance(meta, Mapping) else {}

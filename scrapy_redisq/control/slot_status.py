@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from scrapy_redisq.control.stored import StoredFrontier
+from scrapy_redisq.control.words import utc
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.admin import SlotRecord
@@ -97,18 +97,13 @@ class SlotStatus:
 
     def to_json(self) -> dict[str, Any]:
         """All of it in JSON's types; the limit's parts beside the rest, 0: no such limit."""
-        told = {**vars(self)}
-        limit = told.pop("limit")
-        told["limit_delay"], told["rate"] = limit.delay, round(limit.rate, 6)
-        told["burst"], told["concurrency"] = limit.burst, limit.concurrency
-        return told
+        told = {name: value for name, value in vars(self).items() if name != "limit"}
+        limit = {**vars(self.limit), "rate": round(self.limit.rate, 6)}
+        return {**told, "limit_delay": limit.pop("delay"), **limit}
 
 
 def _utc(microseconds: int) -> str | None:
-    if not microseconds:
-        return None
-    at = datetime.fromtimestamp(microseconds / 1e6, timezone.utc)
-    return at.isoformat(timespec="seconds")
+    return utc(microseconds / 1e6) if microseconds else None
 
 
 class SlotMethods(StoredFrontier):
@@ -121,8 +116,7 @@ class SlotMethods(StoredFrontier):
         Reads about 200 slots at a time, so that a running crawl does not wait for it. What changes
         meanwhile may be missed, but no slot comes twice. Requests that are delayed do not count.
         """
-        config = self.config()
-        for shard in config.shard_numbers(self.name) if config else ():
+        for shard in self._shards():
             known: set[str] = set()
             cursors: Mapping[str, str] = dict.fromkeys(SOURCES, "0")
             while cursors:
@@ -143,9 +137,10 @@ class SlotMethods(StoredFrontier):
         """Those of the names, whether anything is known of them or not, in no order; none if there
         is no frontier."""
         config = self.config()
+        if config is None:
+            return
         by_shard: dict[int, list[str]] = {}
-        for slot in map(slot_name, slots) if config else ():
-            assert config is not None
+        for slot in map(slot_name, slots):
             by_shard.setdefault(config.shard_of(self.name, slot), []).append(slot)
         for shard, names in by_shard.items():
             for start in range(0, len(names), NAMED_BATCH):
@@ -170,34 +165,12 @@ class SlotMethods(StoredFrontier):
         `FrontierError` if there is no frontier, or one without slots.
         """
         self._rule(admin.pause, slot)
-        self._note("pause", slot)
+        self.note("pause", slot)
 
     def resume(self, slot: str) -> None:
         """Let ``slot`` go on at once: after `pause`, in a back-off, or when it was set aside."""
         self._rule(admin.resume, slot)
-        self._note("resume", slot)
-
-    def pause_crawl(self) -> None:
-        """Start nothing of the crawl before `resume_crawl`; what is being downloaded goes on.
-
-        Holds for all hosts and workers, also those that come later, within a second, through
-        restarts and in the next runs. Workers stay. Raises `FrontierError` if there is no frontier.
-        """
-        self._pause_crawl(paused=True)
-        self._note("pause", "the crawl")
-
-    def resume_crawl(self) -> None:
-        """Let the crawl go on after `pause_crawl`. Slots that were paused stay so."""
-        self._pause_crawl(paused=False)
-        self._note("resume", "the crawl")
-
-    def _pause_crawl(self, *, paused: bool) -> None:
-        config = self.config()
-        if config is None:
-            raise FrontierError(f"there is no frontier {self.name!r}")
-        # Shard 0 last: what it has is what people are shown, and then all have it.
-        for shard in reversed(config.shard_numbers(self.name)):
-            self._run(admin.pause_run(self.name, shard, paused=paused))
+        self.note("resume", slot)
 
     def limit(self, slot: str, **options: Any) -> SlotLimit:
         """Give ``slot`` a limit in the place of that of the settings, for all workers within a
@@ -212,13 +185,13 @@ class SlotMethods(StoredFrontier):
         own = " ".join(text if name in options else "-" for name, text in parts)
         self._rule(admin.limit, slot, own)
         given = ", ".join(f"{name} {value}" for name, value in options.items())
-        self._note("limit", f"{slot}: {given}")
+        self.note("limit", f"{slot}: {given}")
         return parse_limit(options, self.slot(slot).limit)
 
     def unlimit(self, slot: str) -> SlotLimit:
         """Let the settings' limit of ``slot`` hold again; -> the limit that holds now."""
         self._rule(admin.limit, slot, "")
-        self._note("unlimit", slot)
+        self.note("unlimit", slot)
         return self.slot(slot).limit
 
     def drop(self, slot: str) -> int:
@@ -234,19 +207,17 @@ class SlotMethods(StoredFrontier):
                 n, cursor = self._run(admin.drop(self.name, shard, slot, cursor))
                 dropped += n
         finally:
-            self._note("drop", slot, dropped)
+            self.note("drop", slot, dropped)
         return dropped
 
     def _rule(self, call: Any, slot: str, *arguments: Any) -> None:
         slot, shard = self._place_of(slot)
         if not self._run(call(self.name, shard, slot, *arguments)):
-            raise FrontierError(f"there is no frontier {self.name!r}")
+            raise self._absent()
 
     def _place_of(self, slot: str) -> tuple[str, int]:
         """The slot as keys have it, and its shard."""
-        config = self.config()
-        if config is None:
-            raise FrontierError(f"there is no frontier {self.name!r}")
+        config = self._known_config()
         if config.scheduling == "priority":
             raise FrontierError(
                 f"frontier {self.name!r} has one queue for all hosts, and no slots to rule: "

@@ -1,4 +1,4 @@
-"""A frontier as it is stored: its name, its scripts, and the configuration it was begun with."""
+"""Frontiers as they are stored: which there are, and what each of them was begun with."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import redis
 from redis.exceptions import RedisError
 
 from scrapy_redisq.control.frontier_status import config_of
-from scrapy_redisq.errors import FrontierCorrupt, FrontierError, RedisqError
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
-from scrapy_redisq.frontier.names import meta_key, pairs
+from scrapy_redisq.frontier.names import EVERY_META, meta_key, name_in, pairs
+from scrapy_redisq.frontier.runs import Steps, drive
 from scrapy_redisq.frontier.scripts import Call, execute
+from scrapy_redisq.server.cluster import nodes_of
 from scrapy_redisq.server.connection import Client
+from scrapy_redisq.settings.settings import check_frontier_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,6 +31,39 @@ T = TypeVar("T")
 
 MOST_NOTED = 300
 """Characters of each text of the action log."""
+
+SCAN_BATCH = 1_000
+SCAN_BATCHES = 1_000
+"""A search for frontiers looks at a million keys at most, about a second of Redis' time."""
+
+
+def frontier_names(client: Client) -> tuple[list[str], str]:
+    """The names of all frontiers on the server or cluster, and why there may be others: "" if all
+    keys were searched. Masters that do not answer are left out, unless none does."""
+    names = set()
+    away = []
+    nodes = nodes_of(client)
+    total = len(nodes)
+    cursor = 0
+    for _ in range(SCAN_BATCHES):
+        try:
+            cursor, keys = nodes[-1].scan(cursor, match=EVERY_META, count=SCAN_BATCH)
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            away.append(str(error))
+            if len(away) == total:
+                raise
+            cursor, keys = 0, []
+        for key in keys:
+            # What is no name of a frontier can be no frontier.
+            with contextlib.suppress(UnicodeDecodeError, SettingError):
+                if found := name_in(key.decode() if isinstance(key, bytes) else key):
+                    names.add(check_frontier_name(found))
+        if cursor == 0:
+            nodes.pop()
+        if not nodes:
+            break
+    why = "The server has too many keys to search all" if nodes else ""
+    return sorted(names), "; ".join(filter(None, [why, *away]))
 
 
 class StoredFrontier:
@@ -40,15 +77,12 @@ class StoredFrontier:
     """Who acts by this, for the action log: what changes something is noted there. "": nobody notes
     anything."""
 
-    _known_config: FrontierConfig | None = None
+    _read_config: FrontierConfig | None = None
     """What `for_many` has read."""
 
-    def note(self, what: str, on: str, number: int) -> None:
-        """One line for many things that were done by a `Frontier` without ``by``."""
-        self._note(what, on, number)
-
-    def _note(self, what: str, on: str = "", number: int = 1) -> None:
-        """Note what was done, if anything was. It was done, also if that cannot be noted."""
+    def note(self, what: str, on: str = "", number: int = 1) -> None:
+        """Note what was done ``number`` times, if ``by`` says who did it. A failure to note it is
+        logged."""
         if not self.by or not number:
             return
         by, what, on = (
@@ -64,25 +98,40 @@ class StoredFrontier:
         """The same, which has read the configuration: for one thing after the other in a row. To
         read it each time costs Redis more than most of them, where there are many workers."""
         same = copy.copy(self)
-        same._known_config = self.config()
+        same._read_config = self.config()
         return same
 
     def config(self) -> FrontierConfig | None:
         """The configuration that the frontier was begun with; None if there is none."""
-        if self._known_config is not None:
-            return self._known_config
+        if self._read_config is not None:
+            return self._read_config
         meta = self._meta(self._status(0))
         return config_of(meta) if meta else None
+
+    def _known_config(self) -> FrontierConfig:
+        """The same; raises `FrontierError` if there is none."""
+        config = self.config()
+        if config is None:
+            raise self._absent()
+        return config
+
+    def _absent(self) -> FrontierError:
+        return FrontierError(f"there is no frontier {self.name!r}")
+
+    def _shards(self) -> tuple[int, ...]:
+        """The numbers of its shards; none if there is no frontier."""
+        config = self.config()
+        return config.shard_numbers(self.name) if config else ()
 
     def _run(self, call: Call[T]) -> T:
         return execute(self.client, call)
 
+    def _drive(self, steps: Steps[T]) -> T:
+        return drive(self._run, steps)
+
     def _status(self, shard: int) -> dict[str, Any]:
         # Lua cannot tell an empty map from an empty array, which is what comes for no shard.
         return self._run(calls.status(self.name, shard)) or {}
-
-    def _run_id(self) -> str:
-        return self._meta(self._status(0)).get("run", "")
 
     @contextlib.contextmanager
     def _making_sense(self) -> Iterator[None]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
 from scrapy.http import Request
 
-from scrapy_redisq.control.dead_letters import DeadLetter, LetterMethods, dead_letter
+from scrapy_redisq.control.dead_letters import DeadLetter, LetterMethods
 from scrapy_redisq.control.frontier_status import config_of
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.seeds import SeedReader
+from scrapy_redisq.control.words import utc
 from scrapy_redisq.errors import FrontierError, RedisqError, Undecodable, reason
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
@@ -29,16 +30,21 @@ OWN_FILTERS = {"bloom", "exact"}
 WAITS = {"queued", "delayed", "leased"}
 """States of what is fetched anyway."""
 
+OF_ITS_PLACE = (
+    *("worker", "since", "due", "due_in", "before", "priority", "deliveries"),
+    *("letter", "reason", "detail", "at", "status"),
+)
+"""What is told of a request where it was found, None elsewhere."""
+
 
 @dataclass(frozen=True)
 class _Asked:
-    """One request that is asked about. ``given``: its fingerprint was."""
+    """One request that is asked about."""
 
     url: str
     slot: str
     shard: int
     fingerprint: bytes
-    given: bool
     config: FrontierConfig
     run: str
     generation: str
@@ -53,21 +59,18 @@ class UrlMethods(LetterMethods, PastMethods):
 
     _seeds: SeedReader
 
-    def url(
-        self, url: str, *, slot: str | None = None, fingerprint: bytes | None = None
-    ) -> dict[str, Any]:
+    def url(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
         """What is known of a GET request of ``url``: see README for the fields.
 
-        ``slot`` if its requests have a ``download_slot`` of their own, ``fingerprint`` if they have
-        one that does not follow from the URL. ``state`` is the first of "leased", "delayed",
-        "dead", "queued" where its request was found, else "done" (so says the history), "seen" or
-        "unknown". At most `MOST_LOOKED_AT` requests of the slot are looked at, a portion at a time;
-        ``looked_through`` is False if that was not all, or Redis does not let them be looked at,
-        or the project's fingerprinter fails on one of them.
+        ``slot`` if its requests have a ``download_slot`` of their own. ``state`` is the first of
+        "leased", "delayed", "dead", "queued" where its request was found, else "done" (so says the
+        history), "seen" or "unknown". At most `MOST_LOOKED_AT` requests of the slot are looked at,
+        a portion at a time; ``looked_through`` is False if that was not all, or Redis does not let
+        them be looked at, or the project's fingerprinter fails on one of them.
         Raises `FrontierError` if there is no frontier or the fingerprinter fails on ``url``,
         `SettingError` for another fingerprinter than the crawl's, ValueError for what is no URL.
         """
-        asked = self._asked(url, slot, fingerprint)
+        asked = self._asked(url, slot)
         known = self._run(
             admin.ask_seen(
                 self.name,
@@ -90,10 +93,7 @@ class UrlMethods(LetterMethods, PastMethods):
             "state": "seen" if seen else "unknown",
             "seen": seen,
             "certain": not (seen and asked.config.backend != "exact" and not known.start),
-            **dict.fromkeys(
-                ("worker", "since", "due", "due_in", "before", "priority", "deliveries"), None
-            ),
-            **dict.fromkeys(("letter", "reason", "detail", "at", "status"), None),
+            **dict.fromkeys(OF_ITS_PLACE),
             "looked_through": through,
             "looked_at": looked,
             "history": history,
@@ -104,9 +104,7 @@ class UrlMethods(LetterMethods, PastMethods):
             told["state"] = "done"
         return told
 
-    def forget(
-        self, url: str, *, slot: str | None = None, fingerprint: bytes | None = None
-    ) -> bool:
+    def forget(self, url: str, *, slot: str | None = None) -> bool:
         """Let ``url`` be taken for one that was never seen: the next link to it is followed; -> was
         it seen?
 
@@ -114,7 +112,7 @@ class UrlMethods(LetterMethods, PastMethods):
         seen until they have met some 100,000 others. Raises `FrontierError` where the dupefilter
         cannot forget, and as `url` does.
         """
-        asked = self._asked(url, slot, fingerprint)
+        asked = self._asked(url, slot)
         if asked.config.dupefilter != "exact":
             kind = "a Bloom filter" if asked.config.dupefilter == "bloom" else "of another project"
             raise FrontierError(
@@ -125,16 +123,15 @@ class UrlMethods(LetterMethods, PastMethods):
             self.name, asked.shard, asked.run, asked.generation, asked.fingerprint
         )
         was_seen = bool(self._run(call))
-        self._note("forget", url, int(was_seen))
+        self.note("forget", url, int(was_seen))
         return was_seen
 
-    def _asked(self, url: str, slot: str | None, fingerprint: bytes | None) -> _Asked:
+    def _asked(self, url: str, slot: str | None) -> _Asked:
         meta = self._meta(self._status(0))
         if not meta:
-            raise FrontierError(f"there is no frontier {self.name!r}")
+            raise self._absent()
         config = config_of(meta)
-        if fingerprint is None:
-            self._seeds.check_fingerprinter(config.fingerprinter)
+        self._seeds.check_fingerprinter(config.fingerprinter)
         try:
             seed = self._seeds.read(url)
         except (RedisqError, ValueError, TypeError):
@@ -151,8 +148,7 @@ class UrlMethods(LetterMethods, PastMethods):
             url=url,
             slot=slot,
             shard=config.shard_of(self.name, slot),
-            fingerprint=fingerprint or seed.fingerprint or b"",
-            given=fingerprint is not None,
+            fingerprint=seed.fingerprint or b"",
             config=config,
             run=meta.get("run", ""),
             generation=meta.get("generation", ""),
@@ -160,7 +156,7 @@ class UrlMethods(LetterMethods, PastMethods):
 
     def _search(self, asked: _Asked) -> tuple[dict[str, Any] | None, int, bool]:
         """(what was found, how many requests were looked at, whether that was all)."""
-        text = "" if asked.given or self._seeds.has_own_fingerprinter else telling_part(asked.url)
+        text = "" if self._seeds.has_own_fingerprinter else telling_part(asked.url)
         looked, through = 0, True
         # Once more to the leases: it may have been claimed since they were looked at.
         for place in (*admin.PLACES, "leases"):
@@ -190,29 +186,19 @@ class UrlMethods(LetterMethods, PastMethods):
     ) -> dict[str, Any] | None:
         """What was found, as `url` tells it; None if it is another request."""
         if place == "letters":
-            letter = dead_letter(f"{asked.shard}-{which}", data)
-            if letter.slot != asked.slot or not self._is_same(asked, letter.entry):
-                return None
-            return _of_letter(letter)
+            letter = DeadLetter.of(f"{asked.shard}-{which}", data)
+            is_meant = letter.slot == asked.slot and self._is_same(asked, letter.entry)
+            return _of_letter(letter) if is_meant else None
         if place == "queues":
-            if not self._is_same(asked, data[1:]):
-                return None
-            return {
-                **{"state": "queued", "priority": int(who), "before": int(which)},
-                "deliveries": data[0],
-            }
+            told = {"state": "queued", "priority": int(who), "before": int(which)}
+            return {**told, "deliveries": data[0]} if self._is_same(asked, data[1:]) else None
         lease = parse_lease(which, data)
         if not self._is_same(asked, lease.entry):
             return None
         told = {"priority": lease.priority, "deliveries": lease.deliveries}
         if place == "delayed":
-            left = timedelta(microseconds=int(which))
-            due = datetime.now(timezone.utc) + left
-            due_text = due.isoformat(timespec="seconds")
-            return {
-                **{"state": "delayed", "due": due_text, "due_in": left.total_seconds()},
-                **told,
-            }
+            left = int(which) / 1e6
+            return {"state": "delayed", "due": utc(time.time() + left), "due_in": left, **told}
         _, _, at = which.partition(".")
         since = utc(int(at) / 1e6) if re.fullmatch("[0-9]{1,17}", at) else None
         return {"state": "leased", "worker": who, "since": since, **told}
@@ -238,18 +224,7 @@ def telling_part(url: str) -> str:
 
 
 def _of_letter(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "state": "dead",
-        "letter": letter.id,
-        "reason": letter.reason,
-        "detail": letter.detail,
-        "at": utc(letter.at),
-        "status": letter.status or None,
-        "worker": letter.worker,
-        "priority": letter.priority,
-        "deliveries": letter.deliveries,
-    }
-
-
-def utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+    names = ("reason", "detail", "worker", "priority", "deliveries")
+    told = {name: getattr(letter, name) for name in names}
+    at, status = utc(letter.at), letter.status or None
+    return {"state": "dead", "letter": letter.id, "at": at, "status": status, **told}

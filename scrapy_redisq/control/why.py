@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from scrapy_redisq.control.observed import KINDS, Observed
 from scrapy_redisq.control.words import counted, size_text, time_text
 from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
@@ -18,9 +19,6 @@ from scrapy_redisq.server.condition import Condition
 
 NEARLY_FULL = 0.9
 """Share of ``maxmemory`` from which on it is worth a word."""
-
-KINDS = ("delay", "concurrency", "parked", "aside", "paused")
-"""What keeps slots back, and in which order it is told."""
 
 DELAYS = {
     "limit": "their limit",
@@ -49,23 +47,11 @@ def explain(
     ``oldest_due`` (seconds for which a host has been due), ``idle_workers``, ``starts_per_minute``
     (that limits allow; None: no limit).
     """
-    look = _Look(status, list(waits), servers, away or {})
-    reason, sentence = next((reason, text) for reason, holds, text in CAUSES if holds(look))
-    also = look.also(reason)
-    if full := _back_pressure(status, servers, growth):
-        also.insert(0, full)
+    look = _Look(status, waits, servers, away)
+    reason, _, sentence = next(cause for cause in CAUSES if cause[1](look))
     text = sentence.format(**look.words()) if isinstance(sentence, str) else sentence(look)
+    also = look.also(reason, growth)
     return {"reason": reason, "text": text, "also": also, **look.figures()}
-
-
-def _back_pressure(
-    status: Mapping[str, Any], servers: Sequence[Condition], growth: GrowthLimit
-) -> str:
-    fills = [Fill(0, server.used, server.most) for server in servers]
-    if status["state"] not in {"running", "stopped"}:
-        return ""
-    reached = growth.reached(status["created"] - status["finished"], fills)
-    return f"Back-pressure: {reached}. start() and pushes wait for room." if reached else ""
 
 
 def unreachable(error: object) -> dict[str, Any]:
@@ -83,93 +69,35 @@ def corrupt(error: object) -> dict[str, Any]:
 
 
 def _alone(reason: str, text: str) -> dict[str, Any]:
-    return {"reason": reason, "text": text, "also": [], **_Look({}, [], (), {}).figures()}
+    return {"reason": reason, "text": text, "also": [], **_Look({}, []).figures()}
 
 
-class _Look:
-    """What was seen, summed over the shards."""
+class _Look(Observed):
+    """What was seen, and parts of sentences about it."""
 
-    def __init__(
-        self,
-        status: Mapping[str, Any],
-        waits: list[Waits],
-        servers: Sequence[Condition],
-        away: Mapping[int, str],
-    ) -> None:
-        self.status, self.servers, self.away = status, servers, away
-        self.state = status.get("state")
-        workers = status.get("workers", [])
-        self.alive = [worker for worker in workers if worker["alive"]]
-        self.dead = [worker for worker in workers if not worker["alive"]]
+    def __init__(self, *seen: Any) -> None:
+        super().__init__(*seen)
         self.quiet = sum(bool(worker.get("quiet")) for worker in self.alive)
         self.cut_off = sum(worker.get("sink") not in (None, "") for worker in self.alive)
-        self.leased = status.get("leased", 0)
         self.keeping = sum(bool(worker.get("kept")) for worker in self.alive)
         self.kept = sum(worker.get("kept") or 0 for worker in self.alive)
-        self.full = [server for server in servers if server.is_full]
-        self.refuses = next((server.refuses for server in servers if server.refuses), "")
-        first = {wait.shard: wait for wait in reversed(waits)}  # what is told of a whole shard
-        self.slots = sum(wait.slots for wait in first.values())
-        self.due = sum(wait.due for wait in first.values())
-        self.busy = sum(wait.busy for wait in first.values())
-        self.delayed = sum(wait.delayed[0] for wait in first.values())
-        delays = [wait.delayed for wait in first.values() if wait.delayed[0]]
-        self.first_delayed = min((delay[1] for delay in delays), default=0) / 1e6
-        self.last_delayed = max((delay[2] for delay in delays), default=0) / 1e6
-        nexts = [wait.next for wait in first.values() if wait.next >= 0]
-        self.next_start = min(nexts) / 1e6 if nexts else None
-        oldest = max((wait.oldest for wait in first.values()), default=-1)
-        self.oldest = oldest / 1e6 if oldest >= 0 else None
-        # A worker that found nothing on one shard may have work of another, or from before.
-        waiting = min((wait.waiting for wait in first.values()), default=0)
-        without = sum(not worker.get("leased") for worker in self.alive)
-        self.idle = max(0, min(int(waiting), without))
-        self.starting = max((int(wait.starting) for wait in first.values()), default=0)
-        self.stuck = min((wait.stuck for wait in first.values()), default=-1) / 1e6
-        self.keep_alive = any(wait.keep_alive for wait in first.values())
-        self._count_kinds(waits, first.values())
-
-    def _count_kinds(self, waits: list[Waits], first: Iterable[Waits]) -> None:
-        looked: Counter[int] = Counter()
-        for wait in waits:
-            looked[wait.shard] += wait.looked
-        self.estimated = any(looked[wait.shard] < wait.slots for wait in first)
-        slots = {wait.shard: wait.slots for wait in first}
-        self.kinds: dict[str, float] = {}
-        self.causes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
-        self.allowed = 0
-        self.in_use = 0.0
-        for wait in waits:
-            scale = max(1.0, slots[wait.shard] / max(1, looked[wait.shard]))
-            for kind, (count, by) in wait.kinds.items():
-                self.kinds[kind] = self.kinds.get(kind, 0) + count * scale
-                if kind == "concurrency":
-                    self.allowed += sum(by)
-                elif kind == "due" and by:
-                    self.in_use += dict(by)["busy"] * scale
-                elif by and kind in self.causes:
-                    self.causes[kind].update({str(what): int(n) for what, n in dict(by).items()})
-        if self.estimated:
-            # Few of many slots may be set aside or paused, and are named in sets of their own.
-            self.kinds["aside"] = sum(_with_requests(wait.aside) for wait in first)
-            self.kinds["paused"] = sum(_with_requests(wait.paused) for wait in first)
-        limited = bool(waits) and all(wait.starts >= 0 for wait in waits) and not self.estimated
-        self.starts = round(sum(wait.starts for wait in waits), 1) if limited else None
-        if not self.slots:
-            self.starts = None
-        self.free = round(self.kinds.get("due", 0))
-        self.kept_back = {kind: n for kind in KINDS if (n := round(self.kinds.get(kind, 0)))}
+        self.full = [server for server in self.servers if server.is_full]
+        self.refuses = next((server.refuses for server in self.servers if server.refuses), "")
+        self.delayed = sum(n for n, _, _ in self.delays)
+        starts = self.starts() if self.slots and not self.estimated else None
+        self.starts_per_minute = None if starts is None else round(starts, 1)
 
     def figures(self) -> dict[str, Any]:
+        oldest = max((wait.oldest for wait in self.shards), default=-1)
         return {
             "slots": self.slots,
-            "due": self.due,
+            "due": sum(wait.due for wait in self.shards),
             "waiting": {REASON_OF.get(kind, kind): n for kind, n in self.kept_back.items()},
             "estimated": self.estimated,
             "next_start": None if self.next_start is None else round(self.next_start, 3),
-            "oldest_due": None if self.oldest is None else round(self.oldest, 3),
+            "oldest_due": round(oldest / 1e6, 3) if oldest >= 0 else None,
             "idle_workers": self.idle,
-            "starts_per_minute": self.starts,
+            "starts_per_minute": self.starts_per_minute,
         }
 
     def words(self) -> dict[str, str]:
@@ -207,9 +135,14 @@ class _Look:
         have = "has" if self.idle == 1 else "have"
         return f"{self.idle:,} of {counted(len(self.alive), 'worker')} {have} nothing to do"
 
-    def also(self, reason: str) -> list[str]:
+    def also(self, reason: str, growth: GrowthLimit) -> list[str]:
         """What is true besides."""
-        told = [
+        told = []
+        if self.state in {"running", "stopped"}:
+            fills = [Fill(0, server.used, server.most) for server in self.servers]
+            if full := growth.reached(self.status["created"] - self.status["finished"], fills):
+                told.append(f"Back-pressure: {full}. start() and pushes wait for room.")
+        told += [
             f"Redis is {server.share:.0%} full ({size_text(server.most)})."
             for server in self.servers
             if not server.is_full and server.share >= NEARLY_FULL
@@ -224,8 +157,9 @@ class _Look:
             told.append(f"Quiet: {self.quiet:,} of {counted(len(self.alive), 'worker')}.")
         if reason not in {"sink_away", "no_workers"} and self.cut_off:
             told.append(f"The sink of {counted(self.cut_off, 'worker')} is away.")
-        if self.starts and reason in {"delay", "working", "concurrency"}:
-            told.append(f"Delays and rates allow {_number(self.starts)} starts a minute.")
+        if self.starts_per_minute and reason in {"delay", "working", "concurrency"}:
+            starts = f"{self.starts_per_minute:,.{0 if self.starts_per_minute >= 10 else 1}f}"
+            told.append(f"Delays and rates allow {starts} starts a minute.")
         if reason in {*KINDS, "set_aside"} and self.leased:
             told.append(f"{counted(self.leased, 'request')} in progress.")
         return told
@@ -264,8 +198,9 @@ def _resuming(status: Mapping[str, Any]) -> str:
     words = ["scrapy", "crawl"]
     if spider := status.get("spider"):
         words.append(spider)
-        for argument in _words(status.get("arguments") or ""):
-            words += ["-a", shlex.quote(argument)]
+        with contextlib.suppress(ValueError):  # of another hand
+            for argument in shlex.split(status.get("arguments") or ""):
+                words += ["-a", shlex.quote(argument)]
         if status["frontier"] != spider:
             words += ["-s", f"REDISQ_FRONTIER={shlex.quote(status['frontier'])}"]
     if name := status.get("run_name"):
@@ -282,13 +217,15 @@ def _in_progress(look: _Look) -> str:
         left.append(f"{kept} that cannot be stored, in {workers}")
     if look.delayed:
         delayed = counted(look.delayed, "delayed request")
-        left.append(f"{delayed}, the next in {time_text(look.first_delayed)}")
+        first = min(first for _, first, _ in look.delays)
+        left.append(f"{delayed}, the next in {time_text(first)}")
     return f"All that is left is in progress: {', and '.join(left)}."
 
 
 def _delayed(look: _Look) -> str:
     text = f"Only {counted(look.delayed, 'delayed request')} (retries and other delays)"
-    first, last = time_text(look.first_delayed), time_text(look.last_delayed)
+    first = time_text(min(first for _, first, _ in look.delays))
+    last = time_text(max(last for *_, last in look.delays))
     if look.delayed == 1:
         return f"{text} is left, due in {first}."
     return f"{text} are left: the next is due in {first}, the last in {last}."
@@ -304,8 +241,9 @@ def _kept_back(look: _Look) -> str:
     else:
         about = "about " if look.estimated else ""
         text += ": " + ", ".join(f"{about}{n:,} {look.how(kind, n)}" for kind, n in kinds.items())
-    if kinds.keys() == {"aside"} and look.stuck >= 0:
-        text += f", for {time_text(look.stuck)} nothing else is left"
+    stuck = min((wait.stuck for wait in look.shards), default=-1) / 1e6
+    if kinds.keys() == {"aside"} and stuck >= 0:
+        text += f", for {time_text(stuck)} nothing else is left"
     if {"concurrency", "delay"} & kinds.keys() and look.idle:
         text += f"; {look.idle_text()}"
     if {"delay", "parked", "aside"} & kinds.keys() and look.next_start is not None:
@@ -319,7 +257,7 @@ def _working(look: _Look) -> str:
     text = f"{counted(len(look.alive), 'worker')} {works} on {counted(look.leased, 'request')}"
     if look.status.get("scheduling") == "priority":
         return f"{text}."
-    text += f" of {counted(look.busy, 'host')}"
+    text += f" of {counted(sum(wait.busy for wait in look.shards), 'host')}"
     if more := max(0, look.free - round(look.in_use)):
         about = "about " if look.estimated else ""
         text += f"; {about}{counted(more, 'more host')} could start now"
@@ -336,37 +274,43 @@ Cause = tuple[str, Callable[[_Look], object], str | Callable[[_Look], str]]
 
 CAUSES: tuple[Cause, ...] = (
     (
-        *("absent", lambda look: look.state == "absent"),
+        "absent",
+        lambda look: look.state == "absent",
         "There is no such frontier: nothing was pushed, no worker has joined.",
     ),
     ("shard_away", lambda look: look.away, _away),
     (
-        *("redis_full", lambda look: look.full),
+        "redis_full",
+        lambda look: look.full,
         "Redis is full: {used} of {most} (maxmemory). A worker whose page has found "
         "something new starts nothing for 10 s to an hour, or until there is room.",
     ),
     ("redis_refuses", lambda look: look.refuses, "Redis takes no writes: {refuses}."),
     ("complete", lambda look: look.state == "complete", "The run is complete: {finished}."),
     (
-        *("resetting", lambda look: look.state == "resetting"),
+        "resetting",
+        lambda look: look.state == "resetting",
         "What is left of a former run is being deleted.",
     ),
     ("paused", lambda look: look.status.get("crawl_paused"), _paused),
     ("no_workers", lambda look: not look.alive, _no_workers),
     (
-        *("quiet", lambda look: look.quiet == len(look.alive)),
+        "quiet",
+        lambda look: look.quiet == len(look.alive),
         "All workers are quiet ({workers}): what they hold is finished, nothing is claimed until "
         "they are told to work again.",
     ),
     (
-        *("sink_away", lambda look: look.cut_off == len(look.alive)),
+        "sink_away",
+        lambda look: look.cut_off == len(look.alive),
         "The sinks of all workers are away ({workers}): {leased} in progress, whose items wait to "
         "be written.",
     ),
     # Hosts have requests.
     *((REASON_OF.get(kind, kind), partial(_is_most, kind), _kept_back) for kind in KINDS),
     (
-        *("unclaimed", lambda look: look.slots and not look.leased),
+        "unclaimed",
+        lambda look: look.slots and not look.leased,
         "{free} could start, and no worker has claimed anything: its requests have just come, or "
         "the workers wait for a sink or for Redis.",
     ),
@@ -375,29 +319,23 @@ CAUSES: tuple[Cause, ...] = (
     ("in_progress", lambda look: look.leased or look.kept, _in_progress),
     ("delayed", lambda look: look.delayed, _delayed),
     (
-        *("posted", lambda look: look.status.get("posted")),
+        "posted",
+        lambda look: look.status.get("posted"),
         "Links of {posted} to other servers are not safe there yet.",
     ),
     (
-        *("starting", lambda look: look.starting),
+        "starting",
+        lambda look: look.starting,
         "Nothing waits; {starting} may still add start requests.",
     ),
     (
-        *("idle", lambda look: look.keep_alive),
+        "idle",
+        lambda look: look.keep_alive,
         "Everything is finished; the workers stay for more (REDISQ_KEEP_ALIVE).",
     ),
     ("ending", lambda _: True, "Everything is finished, and the workers are about to leave."),
 )
 """Reason, when it holds, and its sentence; what is most in the way comes first."""
-
-
-def _with_requests(told: tuple[int, int, int]) -> float:
-    """How many slots of a set have requests, as far as those that were looked at say."""
-    total, looked_at, with_requests = told
-    return with_requests * total / looked_at if looked_at else 0.0
-
-
-# Words
 
 
 def _answer(status: str) -> str:
@@ -407,14 +345,3 @@ def _answer(status: str) -> str:
     if status == "-1":
         return "robots.txt that cannot be had"
     return f"{status[1:]} for robots.txt" if status.startswith("-") else status
-
-
-def _words(arguments: str) -> list[str]:
-    try:
-        return shlex.split(arguments)
-    except ValueError:  # of another hand
-        return []
-
-
-def _number(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:,.1f}"

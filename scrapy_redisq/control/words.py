@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 
 def counted(number: float, what: str) -> str:
     """ "1 host", "1,234 hosts"."""
@@ -25,3 +27,8 @@ def time_text(seconds: float) -> str:
     if seconds < 7_200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3_600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
+
+
+def utc(seconds: float) -> str:
+    """A time in seconds since 1970, in ISO format."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

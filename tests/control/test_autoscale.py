@@ -218,17 +218,6 @@ def test_one_that_cannot_be_started() -> None:
         rig.go(0, 1)
 
 
-def test_the_end_is_no_failure() -> None:
-    """Workers that end well at once because nothing is left are not counted."""
-    rig = Rig(least=2)
-    rig.go(0, 2)
-    rig.end(1, 0)
-    rig.end(2, 0)
-    rig.fleet.reap()
-    rig.fleet.judge(over=True)
-    assert (rig.fleet.failures, rig.fleet.codes) == (0, [0, 0])
-
-
 def test_signals_go_on() -> None:
     """The first stops all, the second at once, the third kills; nothing is started meanwhile."""
     rig = Rig(least=2)
@@ -472,26 +461,6 @@ def test_a_run_that_nobody_has_completed(
 MONDAY, TUESDAY = RunTerms(name="monday"), RunTerms(name="tuesday")
 
 
-def test_a_run_that_has_ended_before_another_one(
-    autoscale: Any, redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """A worker finds out at once that it has nothing to do, while those of others have: none is
-    started after it."""
-    with redis_server.client() as client:
-        monday = Worker(client, "follow", EXACT, terms=MONDAY)
-        monday.exchange()
-        assert monday.leave()
-        Worker(client, "follow", EXACT, terms=TUESDAY).send(["https://a.example/"])
-        command = [sys.executable, "-c", FORKED, str(tmp_path / "crawls.log")]
-        command += ["crawl", "follow", "-a", "site=http://127.0.0.1:1"]
-        command += ["-s", f"REDISQ_URL={redis_server.url}", "-s", "REDISQ_RUN=monday"]
-        process, log = autoscale("--max", "1", "--", *command)
-        wait_until(lambda: process.poll() is not None or "worker 2" in log.read_text(), 60, "it")
-        assert process.wait(10) == 0, log.read_text()
-    assert "the run monday is complete" in log.read_text()
-    assert "worker 2" not in log.read_text()
-
-
 def test_a_run_that_somebody_else_begins_meanwhile(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -575,18 +544,6 @@ def test_a_lost_terminal() -> None:
             signal.signal(signal.SIGHUP, before)
         assert len(stops) == expected
         stops.clear()
-
-
-def test_nobody_reads_what_it_says(autoscale: Any, tmp_path: Path) -> None:
-    """Its output is full: it goes on, and its workers are told to stop once, not "at once"."""
-    script = "trap 'echo TERM; sleep 0.5; exit 5' TERM; echo up; while :; do sleep 0.05; done"
-    command = ["sh", "-c", script, "scrapy", "crawl", "books"]
-    process, _ = autoscale("--", *command, output=Path("/dev/full"))
-    of_worker = tmp_path / "worker-1.log"
-    wait_until(lambda: of_worker.exists() and "up" in of_worker.read_text(), 30, "its worker")
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(30) == 5
-    assert of_worker.read_text() == "up\nTERM\n"
 
 
 def test_a_crawl_that_fails_at_once(redisq: Redisq, tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from lab.cluster import Cluster
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
-from scrapy_redisq.ops.doctor import Level, Line, Report, crawl, project, rights, speed
+from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights, speed
 from scrapy_redisq.ops.doctor.crawl import memory
-from scrapy_redisq.ops.doctor.report import note, ok, problem, warning
 from scrapy_redisq.ops.doctor.server_info import Told
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
@@ -42,22 +41,6 @@ def told(lines: Iterable[Line], level: str = "") -> list[str]:
 def everything(client: redis.Redis) -> dict[bytes, Any]:
     """All keys, as they are stored."""
     return {key: client.dump(key) for key in client.scan_iter()}
-
-
-def test_levels() -> None:
-    """The exit code is 0 as long as nothing is worse than a note; what is bad comes first."""
-    report = Report("redis://here", "books")
-    report.add("A", [ok("fine"), note("known", "why")])
-    assert (report.level, report.exit_code) == (Level.NOTE, 0)
-    report.add("A", [warning("bad", "why", "that")])
-    report.add("B", [problem("worse", "why", "this")])
-    assert (report.level, report.exit_code) == (Level.PROBLEM, 1)
-    assert [told(lines) for _, lines in report.parts()] == [["bad", "known", "fine"], ["worse"]]
-    as_json = report.to_json()
-    assert as_json["counts"] == {"problem": 1, "warning": 1, "note": 1, "ok": 1}
-    assert as_json["lines"][2] == {
-        **{"level": "warning", "about": "A", "what": "bad", "why": "why", "set": "that"}
-    }
 
 
 @pytest.mark.servers("every")
@@ -103,14 +86,13 @@ def test_every_kind_of_server(redisq: Redisq, each_server: RedisServer) -> None:
 
 
 def test_a_server_as_the_readme_has_it(redisq: Redisq) -> None:
-    """Is all right: 0, for people as well, without a blank at the end of a line."""
+    """Is all right: 0, for people as well."""
     (conf,) = re.findall(r"^```conf\n(.*?)^```", README, re.M | re.S)
     options = [part for line in conf.splitlines() for part in f"--{line}".split()]
     with contextlib.closing(RedisServer(any_server(), *options)) as server:
         ran = redisq("doctor", REDISQ_URL=server.url)
     assert ran.code == 0, ran.out
     assert "0 problems, 0 warnings" in ran.out
-    assert not re.search(r" $", ran.out, re.M)
     assert max(map(len, ran.out.splitlines())) <= 100
 
 
@@ -370,17 +352,17 @@ def test_settings_that_fight(given: dict[str, Any], level: str, text: str) -> No
     assert all(line.why for line in lines)
 
 
-def test_settings_that_do_not() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"DOWNLOAD_DELAY": 2, "CONCURRENT_REQUESTS_PER_DOMAIN": 2, "REDISQ_FLEET_LIMITS": True},
+        {"CONCURRENT_REQUESTS": 0, "REDISQ_MAX_LEASES": 150},
+        {"REDIS_URL": "redis://h/0", "REDISQ_URL": "redis://h/0"},
+        {"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"},
+        {"REDISQ_AUTOTHROTTLE": True, "DOWNLOAD_DELAY": 1},
+    ],
+)
+def test_settings_that_do_not(given: dict[str, Any]) -> None:
     """Nothing is said of a project that sets these things for the whole fleet."""
-    assert told(of_settings(**FINE)) == ["nothing in them fights each other"]
-    fleet = {"DOWNLOAD_DELAY": 2, "CONCURRENT_REQUESTS_PER_DOMAIN": 2, "REDISQ_FLEET_LIMITS": True}
-    assert told(of_settings(**FINE, **fleet)) == ["nothing in them fights each other"]
-    assert told(of_settings(**FINE, CONCURRENT_REQUESTS=0, REDISQ_MAX_LEASES=150)) == [
-        "nothing in them fights each other"
-    ]
-    both = {"REDIS_URL": "redis://h/0", "REDISQ_URL": "redis://h/0"}
-    assert told(of_settings(**FINE, **both)) == ["nothing in them fights each other"]
-    own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"}
-    assert told(of_settings(**FINE, **own)) == ["nothing in them fights each other"]
-    fleet = {"REDISQ_AUTOTHROTTLE": True, "DOWNLOAD_DELAY": 1}
-    assert told(of_settings(**FINE, **fleet)) == ["nothing in them fights each other"]
+    assert told(of_settings(**FINE, **given)) == ["nothing in them fights each other"]

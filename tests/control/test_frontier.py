@@ -6,31 +6,26 @@ Workers are driven by hand here, through `ShardSession`: no Scrapy, no clock but
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from scrapy import Request
 
-from lab.servers import RedisServer, any_server, wait_until
+from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError, SettingError
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix
-from scrapy_redisq.frontier.operations import NEVER_SUSPECT, Ending, Finish, Lease, Reply
+from scrapy_redisq.frontier.operations import Ending, Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.slot_names import shard_of
-from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
-
-Opener = Callable[..., Frontier]
-TTL = 30.0
+from tests.control.conftest import Opener
+from tests.control.member import Member, some_urls
 
 
 class Marked(Request):
@@ -42,79 +37,6 @@ class Job:
     """What spiders of the project put into requests."""
 
     number: int
-
-
-def nested(depth: int) -> Any:
-    value: Any = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
-class Worker:
-    """One worker of a frontier, in all of its shards."""
-
-    def __init__(
-        self,
-        frontier: Frontier,
-        name: str = "w1",
-        *,
-        ttl: float = TTL,
-        terms: calls.RunTerms = calls.ANY_RUN,
-    ) -> None:
-        self.frontier = frontier
-        self.name = name
-        config = frontier.config() or FrontierConfig(backend="bitmap")
-        info = {"host": "here", "pid": 7, "spider": "books"}
-        newcomer = runs.Newcomer(calls.Registration(name, ttl, info), config, terms)
-        joined = runs.drive(
-            lambda call: execute(frontier.client, call),
-            runs.join(frontier.name, newcomer, f"run-of-{name}"),
-        )
-        self.run = joined.run
-        self.sessions = [
-            ShardSession(
-                shard,
-                joined,
-                name,
-                Terms(frontier.name, config, ttl, NEVER_SUSPECT, frontier.dead_max, 0),
-            )
-            for shard in joined.config.shard_numbers(frontier.name)
-        ]
-
-    def exchange(self, session: ShardSession, **options: Any) -> Reply:
-        reply = session.received(execute(self.frontier.client, session.call(**options)))
-        assert reply.status == "ok"
-        return reply
-
-    def claim(self, want: int = 100) -> list[tuple[ShardSession, Lease]]:
-        """Lease up to ``want`` entries of each shard."""
-        return [
-            (session, lease)
-            for session in self.sessions
-            for lease in self.exchange(session, want=want).leases
-        ]
-
-    def finish(self, outcome: str = "done", reason: str = "", detail: str = "") -> int:
-        """Claim and finish until nothing is left; -> how many."""
-        n = 0
-        while leases := self.claim():
-            for session, lease in leases:
-                session.add(Finish(lease.id, outcome, reason, detail))
-            for session in self.sessions:
-                self.exchange(session)
-            n += len(leases)
-        return n
-
-    def leave(self, *, complete: bool = True) -> bool:
-        """Give back and leave as the exchange loop does; -> the run is complete."""
-        client = self.frontier.client
-        for session in reversed(self.sessions):
-            call = calls.leave(self.frontier.name, session.shard, self.run, self.name)
-            while execute(client, call):
-                pass
-        steps = runs.conclude(self.frontier.name, self.run)
-        return complete and runs.drive(lambda call: execute(client, call), steps)
 
 
 def urls_of(leases: list[tuple[ShardSession, Lease]]) -> list[str]:
@@ -138,32 +60,8 @@ def queued_entries(frontier: Frontier) -> int:
     )
 
 
-@pytest.fixture
-def open_frontier(redis_server: RedisServer) -> Iterator[Opener]:
-    """Opens frontiers on an empty server, and closes them."""
-    opened: list[Frontier] = []
-
-    def open_(name: str = "books", **options: Any) -> Frontier:
-        frontier = Frontier.from_url(redis_server.url, name, **options)
-        opened.append(frontier)
-        return frontier
-
-    yield open_
-    for frontier in opened:
-        frontier.close()
-
-
-@pytest.fixture
-def frontier(open_frontier: Opener) -> Frontier:
-    return open_frontier()
-
-
 SHARDED = FrontierConfig(shards=4)
 """Hosts a.example to z.example meet all of four shards."""
-
-
-def some_urls(n: int, hosts: str = "abcdefghij") -> list[str]:
-    return [f"https://{hosts[i % len(hosts)]}.example/{i}" for i in range(n)]
 
 
 class TestPush:
@@ -210,20 +108,8 @@ class TestPush:
         finally:
             frontier.client.config_set(limit, before)
         assert (pushed.accepted, pushed.errors) == (20, [])
-        paths = [int(url.rpartition("/")[2]) for url in urls_of(Worker(frontier).claim())]
+        paths = [int(url.rpartition("/")[2]) for url in urls_of(Member(frontier).claim())]
         assert paths == list(range(len(paths)))
-
-    @pytest.mark.parametrize("item", [17, None, b"https://a.example/", ["https://a.example/"]])
-    def test_what_is_no_request_at_all(self, frontier: Frontier, item: object) -> None:
-        """Things of other types are bad requests like others, not an exception."""
-        pushed = frontier.push([item, "https://a.example/"])
-        assert ([number for number, _ in pushed.errors], pushed.accepted) == ([1], 1)
-
-    def test_nothing_good_begins_no_run(self, frontier: Frontier) -> None:
-        """A push of bad requests alone leaves no frontier behind."""
-        assert frontier.push(["ftp://a.example/"]).errors
-        assert frontier.status()["state"] == "absent"
-        assert frontier.client.dbsize() == 0
 
     def test_all_fields_arrive(self, frontier: Frontier) -> None:
         """What a mapping of fields says is what the worker gets."""
@@ -239,7 +125,7 @@ class TestPush:
             "priority": -5,
         }
         frontier.push([fields])
-        ((_, lease),) = Worker(frontier).claim()
+        ((_, lease),) = Member(frontier).claim()
         assert (lease.slot, lease.priority) == ("a.example", -5)
         assert loads_fields(lease.entry) == {
             **fields,
@@ -277,7 +163,7 @@ class TestPush:
             return job.encode() if job != "text" else job
 
         frontier = open_frontier(fingerprint=fingerprint)
-        wrong: list[Any] = [{}, {"job": 5}, {"job": "text"}, {"redisq_delay": nested(2_000)}]
+        wrong: list[Any] = [{}, {"job": 5}, {"job": "text"}, {"redisq_delay": [[]]}]
         metas = [{"job": "a"}, *wrong, {"job": "b"}]
         pushed = frontier.push({"url": "https://a.example/", "meta": meta} for meta in metas)
         assert pushed.accepted == 2
@@ -291,40 +177,6 @@ class TestPush:
         frontier.push([{"url": "https://a.example/", "meta": {"download_slot": slot}}])
         assert [found.slot for found in frontier.slots()] == [str(slot)]
 
-    @pytest.mark.parametrize("one", ["https://a/", {"url": "https://a/"}, Request("https://a/")])
-    def test_one_that_is_in_no_list(self, frontier: Frontier, one: Any) -> None:
-        """Its letters, or its fields, were refused one by one."""
-        with pytest.raises(TypeError, match="a list"):
-            frontier.push(one)
-        assert frontier.config() is None
-
-    def test_callbacks_are_named(self, frontier: Frontier) -> None:
-        ((_, refused),) = frontier.push([Request("https://a.example/", callback=print)]).errors
-        assert "'callback': 'parse'" in refused
-
-    def test_a_run_with_other_shards_begins_between_two_batches(
-        self, open_frontier: Opener
-    ) -> None:
-        """What is left goes to the shards of the new one, or workers would never meet there."""
-        frontier = open_frontier(config=FrontierConfig(shards=4))
-        frontier.push(["https://a.example/"])
-        other = open_frontier(config=FrontierConfig(shards=64))
-        run = frontier._run
-
-        def meanwhile(call: Any) -> Any:
-            reply = run(call)
-            if reply == "1" * len(str(reply)):  # the first part is in
-                frontier._run = run  # type: ignore[method-assign]
-                other.reset()
-                other.push(["https://a.example/"])
-            return reply
-
-        frontier._run = meanwhile  # type: ignore[method-assign]
-        frontier.push(f"https://h{i}.example/" for i in range(20))
-        found = {(lease.slot, session.shard) for session, lease in Worker(other).claim()}
-        assert len(found) > 5
-        assert found == {(slot, shard_of(slot, 64)) for slot, _ in found}
-
     def test_a_generator_of_many(self, frontier: Frontier) -> None:
         """More than fit in one script are pushed in several, and numbered through."""
         lines = ("ftp://bad/" if i == 700 else f"https://a.example/{i % 800}" for i in range(1000))
@@ -334,18 +186,6 @@ class TestPush:
         assert [number for number, _ in pushed.errors] == [701]
         assert queued_entries(frontier) == check_sums(frontier)["queued"] == 799
 
-    def test_the_stored_configuration_holds(self, open_frontier: Opener) -> None:
-        """A producer with another configuration adds to the run that is there, as it is."""
-        open_frontier(config=FrontierConfig(order="lifo", dupefilter="exact")).push(
-            ["https://a.example/1"]
-        )
-        frontier = open_frontier()
-        frontier.push(["https://a.example/2", "https://a.example/1"])
-        status = check_sums(frontier)
-        assert (status["order"], status["dupefilter"]["kind"]) == ("lifo", "exact")
-        assert status["queued"] == 2
-        assert urls_of(Worker(frontier).claim())[0] == "https://a.example/2"
-
     def test_the_configuration_of_the_run_before(self, open_frontier: Opener) -> None:
         """Who says nothing of it begins a run as the one before was, so that its workers come;
         who says something decides."""
@@ -354,7 +194,7 @@ class TestPush:
 
         def pushed_after_the_end(**options: Any) -> tuple[Any, ...]:
             frontier = open_frontier()
-            worker = Worker(frontier)
+            worker = Member(frontier)
             assert worker.finish()
             assert worker.leave()
             assert open_frontier(**options).push(["https://a.example/"]).accepted == 1
@@ -371,7 +211,7 @@ class TestPush:
         """Who says nothing of it keeps that, and dead letters, if the last workers did."""
         frontier = open_frontier()
         frontier.push(["https://a.example/", "https://b.example/"])
-        worker = Worker(frontier, terms=calls.RunTerms(keep_seen=keep_seen))
+        worker = Member(frontier, terms=calls.RunTerms(keep_seen=keep_seen))
         worker.finish("dead", "download")
         assert worker.leave()
         pushed = open_frontier().push(["https://a.example/", "https://c.example/"])
@@ -385,7 +225,7 @@ class TestPush:
         with pytest.raises(SettingError, match=r"shop\.Fingerprinter"):
             open_frontier().push(["https://a.example/"])
         assert open_frontier().status()["queued"] == 1
-        worker = Worker(open_frontier())
+        worker = Member(open_frontier())
         worker.finish("dead", "download")
         assert worker.leave()
         with pytest.raises(SettingError, match=r"shop\.Fingerprinter"):
@@ -395,28 +235,13 @@ class TestPush:
 
 
 class TestRuns:
-    def test_a_complete_run_is_followed_by_a_new_one(self, frontier: Frontier) -> None:
-        """Pushing on a complete run begins a new one, with an empty dupefilter."""
-        frontier.push(["https://a.example/"])
-        worker = Worker(frontier)
-        assert worker.finish() == 1
-        assert worker.leave()
-        first = frontier.status()
-        assert (first["state"], first["done"]) == ("complete", 1)
-
-        assert frontier.push(["https://a.example/"]).accepted == 1
-        second = check_sums(frontier)
-        assert second["run"] != first["run"]
-        assert (second["state"], second["created"], second["done"]) == ("stopped", 1, 0)
-        assert second["seen"] == 1
-
     def test_a_producer_whose_run_ends_meanwhile(self, frontier: Frontier) -> None:
         """The run completes between two scripts of one push: what comes later is a new run's."""
 
         def lines() -> Iterator[str]:
             yield from some_urls(300)
             # The first script has been sent when the next line is asked for.
-            worker = Worker(frontier)
+            worker = Member(frontier)
             assert worker.finish() == 300
             assert worker.leave()
             yield "https://late.example/"
@@ -425,7 +250,7 @@ class TestRuns:
         status = check_sums(frontier)
         assert queued_entries(frontier) == 1
         assert (status["state"], status["queued"]) == ("stopped", 1)
-        worker = Worker(frontier, "w2")
+        worker = Member(frontier, "w2")
         assert worker.finish() == 1
         assert worker.leave()
         assert check_sums(frontier)["state"] == "complete"
@@ -443,7 +268,7 @@ class TestRuns:
             for shard in range(4)
         ]
         assert min(lengths) > 0
-        worker = Worker(frontier)
+        worker = Member(frontier)
         leases = worker.claim(10)
         assert check_sums(frontier)["leased"] == len(leases) == 40
         assert [(w["id"], w["leased"]) for w in frontier.status()["workers"]] == [("w1", 40)]
@@ -454,31 +279,13 @@ class TestRuns:
         assert check_sums(frontier)["state"] == "complete"
         assert frontier.push(urls).accepted == 400
 
-    def test_a_finished_shard_is_not_a_finished_frontier(self, open_frontier: Opener) -> None:
-        """All workers die with work left in another shard than 0: the run is resumed."""
-        frontier = open_frontier(config=SHARDED)
-        frontier.push(some_urls(40))
-        worker = Worker(frontier, ttl=0.05)
-        first = worker.sessions[0]
-        leases = worker.exchange(first, want=100).leases
-        for lease in leases:
-            first.add(Finish(lease.id, "done"))
-        worker.exchange(first)
-        left = check_sums(frontier)["queued"]
-        assert 0 < left < 40
-        wait_until(lambda: not frontier.status()["workers"][0]["alive"], 5, "the worker dead")
-
-        frontier.push(["https://new.example/"])
-        status = check_sums(frontier)
-        assert status["queued"] == queued_entries(frontier) == left + 1
-
 
 class TestStatus:
     def test_a_live_worker(self, frontier: Frontier) -> None:
         """A worker's row, and the states of a run: stopped, running, complete."""
         frontier.push(some_urls(5))
         assert frontier.status()["state"] == "stopped"
-        worker = Worker(frontier)
+        worker = Member(frontier)
         (session,) = worker.sessions
         leases = worker.exchange(session, want=3, pages=11, items=12).leases
         status = check_sums(frontier)
@@ -495,15 +302,6 @@ class TestStatus:
         worker.exchange(session)
         status = check_sums(frontier)
         assert (status["delayed"], status["released"], status["leased"]) == (1, 1, 1)
-
-    def test_a_worker_that_died(self, frontier: Frontier) -> None:
-        """Past its TTL a worker is shown as dead, and the frontier as stopped."""
-        frontier.push(some_urls(2))
-        Worker(frontier, ttl=0.05).claim()
-        wait_until(lambda: not frontier.status()["workers"][0]["alive"], 5, "the worker dead")
-        status = check_sums(frontier)
-        assert (status["state"], status["leased"]) == ("stopped", 2)
-        assert status["workers"][0]["seen_ago"] >= 0.05
 
     def test_the_dupefilter(self, open_frontier: Opener) -> None:
         """Kind, backend, fill and expected loss of the dupefilter are told."""
@@ -527,16 +325,18 @@ class TestStatus:
 
 class TestDeadLetters:
     def test_looked_at_and_requeued(self, frontier: Frontier) -> None:
-        """A dead letter tells why, where and who; requeued, it is a request like any other."""
-        frontier.push([{"url": "https://a.example/x", "priority": 4, "callback": "parse_x"}])
-        worker = Worker(frontier)
+        """A dead letter tells why, where and who; requeued, it is a request like any other, whose
+        retries and deliveries are counted from zero."""
+        frontier.push(
+            [{"url": "https://a.example/x", "priority": 4, "meta": {"retry_times": 2, "n": 1}}]
+        )
+        worker = Member(frontier)
         assert worker.finish("dead", "spider_error", "KeyError: 'x'") == 1
         status = check_sums(frontier)
         assert (status["dead"], status["finished"], status["done"]) == (1, 1, 0)
         (letter,) = frontier.dead()
         assert (letter.reason, letter.detail) == ("spider_error", "KeyError: 'x'")
         assert (letter.slot, letter.priority, letter.worker) == ("a.example", 4, "w1")
-        assert loads_fields(letter.entry)["callback"] == "parse_x"
 
         assert frontier.requeue([letter.id]) == 1
         assert frontier.requeue([letter.id]) == 0
@@ -544,16 +344,16 @@ class TestDeadLetters:
         assert check_sums(frontier)["queued"] == 1
         ((_, lease),) = worker.claim()
         assert (lease.priority, lease.deliveries) == (4, 0)
-        assert loads_fields(lease.entry)["url"] == "https://a.example/x"
+        assert loads_fields(lease.entry)["meta"] == {"n": 1}
 
     def test_another_letter_under_its_id(self, frontier: Frontier) -> None:
         """Read before a reset, requeued after it: what has the id by then stays a dead letter."""
         frontier.push(["https://a.example/old"])
-        Worker(frontier).finish("dead", "download")
+        Member(frontier).finish("dead", "download")
         old = list(frontier.dead())
         frontier.reset(force=True)
         frontier.push(["https://a.example/new"])
-        Worker(frontier).finish("dead", "download")
+        Member(frontier).finish("dead", "download")
         (new,) = frontier.dead()
         assert new.id == old[0].id
         assert frontier.requeue_same(old) == 0
@@ -564,7 +364,7 @@ class TestDeadLetters:
     def test_requeued_first_and_in_their_order(self, frontier: Frontier) -> None:
         """Dead letters go to the front of their queue; the one that died first goes first."""
         frontier.push(f"https://a.example/{i}" for i in range(4))
-        worker = Worker(frontier)
+        worker = Member(frontier)
         worker.finish("dead", "download")
         frontier.push(["https://a.example/new"])
         assert frontier.requeue() == 4
@@ -573,18 +373,10 @@ class TestDeadLetters:
 
     def test_newest_first_within_one_exchange(self, open_frontier: Opener) -> None:
         """Letters that died in one exchange too are in order, and the oldest are dropped."""
-        frontier = open_frontier(settings=RedisqSettings.read({"REDISQ_DEAD_MAX": 11}))
+        frontier = open_frontier()
         frontier.push(f"https://a.example/{i}" for i in range(12))
-        Worker(frontier).finish("dead", "download")
+        Member(frontier, dead_max=11).finish("dead", "download")
         assert [letter.id for letter in frontier.dead()] == [f"0-{n}" for n in range(12, 1, -1)]
-
-    def test_a_wrong_id(self, frontier: Frontier) -> None:
-        """What is no id is refused; an id of nothing requeues nothing."""
-        frontier.push(["https://a.example/"])
-        with pytest.raises(ValueError, match="0-17"):
-            frontier.requeue(["seventeen"])
-        assert frontier.requeue(["0-17"]) == 0
-        assert check_sums(frontier)["queued"] == 1
 
     @pytest.mark.parametrize(
         "shards",
@@ -594,7 +386,7 @@ class TestDeadLetters:
         """Requeued after the end: the same run goes on, and who joins gets the requests."""
         frontier = open_frontier(config=FrontierConfig(shards=shards))
         frontier.push(some_urls(20))
-        worker = Worker(frontier)
+        worker = Member(frontier)
         assert worker.finish("dead", "download") == 20
         assert worker.leave()
         run = frontier.status()["run"]
@@ -603,7 +395,7 @@ class TestDeadLetters:
         letter = [letter.id for letter in frontier.dead()][-1]
         assert frontier.requeue([letter]) == 1
         assert check_sums(frontier)["state"] == "stopped"
-        again = Worker(frontier, "w2")
+        again = Member(frontier, "w2")
         assert again.run == run
         assert again.finish() == 1
         assert check_sums(frontier)["queued"] == queued_entries(frontier) == 0
@@ -618,7 +410,7 @@ class TestReset:
         open_frontier("books2").push(["https://other.example/"])
         others = set(frontier.client.keys())
         frontier.push(some_urls(2_000))
-        worker = Worker(frontier)
+        worker = Member(frontier)
         outcomes: list[Ending] = ["dead", "retried", "released"]
         for n, (session, lease) in enumerate(worker.claim(20)):
             outcome = outcomes[n % 3]
@@ -630,22 +422,6 @@ class TestReset:
         assert frontier.status()["state"] == "absent"
         assert set(frontier.client.keys()) == others
         assert frontier.push(some_urls(1)).accepted == 1
-
-    def test_dead_workers_are_no_obstacle(self, frontier: Frontier) -> None:
-        """A worker past its TTL does not keep the frontier alive; forced, neither does any."""
-        frontier.push(some_urls(3))
-        Worker(frontier, ttl=0.05).claim()
-        wait_until(lambda: not frontier.status()["workers"][0]["alive"], 5, "the worker dead")
-        frontier.reset()
-        frontier.push(some_urls(3))
-        Worker(frontier, "w2").claim()
-        frontier.reset(force=True)
-        assert frontier.client.dbsize() == 0
-
-    def test_an_absent_frontier(self, frontier: Frontier) -> None:
-        """There is nothing to do, and nothing is made."""
-        frontier.reset()
-        assert frontier.client.dbsize() == 0
 
     def test_an_interrupted_reset_is_carried_through(self, frontier: Frontier) -> None:
         """A reset that died half-way: the next push completes it and begins anew."""
@@ -664,7 +440,7 @@ class TestOpening:
         with Frontier.from_url(each_server.url, "books") as frontier:
             pushed = frontier.push([*some_urls(500), *some_urls(500)])
             assert (pushed.accepted, pushed.duplicates) == (500, 500)
-            worker = Worker(frontier)
+            worker = Member(frontier)
             assert worker.finish() == 500
             assert worker.leave()
             assert check_sums(frontier)["seen"] == 500
@@ -685,22 +461,3 @@ class TestOpening:
         """Braces, control characters and over 100 characters are no frontier's name."""
         with pytest.raises(SettingError, match="REDISQ_FRONTIER"):
             Frontier.from_url(redis_server.url, name)
-
-    def test_names_with_anything_else(self, open_frontier: Opener) -> None:
-        """Colons, blanks, brackets and other scripts do not mix frontiers up."""
-        names = ["a", "a:0", "a b", "a*", "[a]", "книги", "x" * 100]
-        for n, name in enumerate(names, start=1):
-            open_frontier(name).push(some_urls(n))
-        assert [open_frontier(name).status()["queued"] for name in names] == list(range(1, 8))
-
-    def test_a_server_that_goes_away(self, caplog: pytest.LogCaptureFixture) -> None:
-        """redis-py's error reaches the caller; nothing is sent twice."""
-        server = RedisServer(any_server())
-        try:
-            with Frontier.from_url(server.url, "books") as frontier:
-                frontier.push(["https://a.example/"])
-                server.kill()
-                with caplog.at_level(logging.DEBUG), pytest.raises(redis.ConnectionError):
-                    frontier.push(["https://b.example/"])
-        finally:
-            server.close()

@@ -13,23 +13,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from lab.cluster import KINDS, Cluster
 from lab.proxy import Proxy
-from lab.servers import RedisServer, binaries
+from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.names import key_prefix, meta_key
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.ops.metrics import exporter as exporter_module
 from scrapy_redisq.ops.metrics.exporter import Programs, make_app
 from scrapy_redisq.ops.metrics.exposition import Exposition
 from scrapy_redisq.ops.metrics.families import METRICS
-from scrapy_redisq.ops.metrics.scale import scale
 from scrapy_redisq.ops.serving import NoThread
 from scrapy_redisq.server.connection import open_server
-from tests.control.test_frontier import Worker, some_urls
+from tests.control.member import Member, some_urls
 from tests.dashboard.served import Answering
-from tests.harness.command import Redisq
-from tests.harness.worker import EXACT
 
 prometheus = pytest.importorskip("prometheus_client.parser", reason="NO prometheus-client")
 
@@ -65,10 +61,10 @@ def exporter(url: str) -> Iterator[Get]:
         yield get
 
 
-def crawl(frontier: Frontier) -> Worker:
+def crawl(frontier: Frontier) -> Member:
     """Six requests: two queued, two with a worker, one done, one dead; and two duplicates."""
     frontier.push([*some_urls(6), *some_urls(2)])
-    worker = Worker(frontier)
+    worker = Member(frontier)
     (session, first), (_, second) = worker.claim(2)
     session.add(Finish(first.id, "done"))
     session.add(Finish(second.id, "dead", "download"))
@@ -128,22 +124,6 @@ def test_figures(redis_server: RedisServer) -> None:
     assert set(METRICS) - named <= {"redisq_next_start_seconds", "redisq_redis_full_in_seconds"}
 
 
-def test_memory_is_of_crawls_that_there_are(redis_server: RedisServer) -> None:
-    """One that is gone does not go on telling what the server used then."""
-    exposition = Exposition()
-    url = redis_server.url
-    with Frontier.from_url(url, "a") as first, Frontier.from_url(url, "b") as second:
-        for frontier in (first, second):
-            frontier.push(some_urls(1))
-        before = values(exposition.text([second, first]).decode())
-        del exposition._memory["b"]
-        with redis_server.client() as client:
-            client.set("large", b"x" * 20_000_000)
-        after = values(exposition.text([second]).decode())
-    name = "redisq_redis_memory_bytes"
-    assert after[name] > before[name] + 19_000_000
-
-
 def measured(found: Values) -> set[str]:
     """The crawls whose memory is told."""
     return {name for name in "abc" if f"redisq_memory_bytes{{crawl={name},part=run}}" in found}
@@ -188,34 +168,6 @@ def test_memory_that_cannot_be_looked_at(redis_server: RedisServer) -> None:
     assert found["redisq_requests{crawl=a,state=queued}"] == 1
     assert measured(found) == {"b"}
     assert found["redisq_redis_memory_bytes"] > 0
-
-
-def test_a_master_that_a_crawl_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is away the crawl is told of without what takes the memory; by each scrape that is
-    not tried again."""
-    monkeypatch.setattr("scrapy_redisq.ops.metrics.exposition.MEMORY_EVERY", 1e9)
-    exposition = Exposition()
-    with (
-        Cluster(binaries()[KINDS[0]], "--cluster-require-full-coverage", "no") as cluster,
-        Frontier.from_url(cluster.url, "a", config=EXACT) as frontier,
-    ):
-        frontier.push(some_urls(1))
-        config = frontier.config()
-        assert config is not None
-        (shard,) = config.shard_numbers("a")
-        home = cluster.master_of(meta_key("a", shard))
-        away = next(server for server in cluster.servers if server is not home)
-        away.kill()
-        found = values(exposition.text([frontier]).decode())
-        away.start()
-        cluster.wait_until_in_order()
-        again = values(exposition.text([frontier]).decode())
-        back = values(Exposition().text([frontier]).decode())
-    for each in (found, again):
-        assert each["redisq_up"] == each["redisq_crawl_up{crawl=a}"] == 1
-        assert each["redisq_requests{crawl=a,state=queued}"] == 1
-        assert (measured(each), "redisq_redis_memory_bytes" in each) == (set(), False)
-    assert (measured(back), "redisq_redis_memory_bytes" in back) == ({"a"}, True)
 
 
 def test_an_exporter(redis_server: RedisServer) -> None:
@@ -310,29 +262,3 @@ def test_a_bent_count(redis_server: RedisServer, bent: str) -> None:
             found = values(Exposition().text([books, news]).decode())
             assert found["redisq_requests{crawl=news,state=queued}"] == 2
             assert found["redisq_crawl_up{crawl=news}"] == 1
-
-
-def test_crawls_that_hang_are_given_up(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where some could not be read for long, the others are not tried any more."""
-    monkeypatch.setattr("scrapy_redisq.ops.metrics.exposition.PATIENCE", 1e-9)
-    with (
-        Frontier.from_url(redis_server.url, "broken") as broken,
-        Frontier.from_url(redis_server.url, "books") as books,
-    ):
-        books.push(some_urls(1))
-        books.client.set(key_prefix("broken", 0) + "meta", "no hash")
-        for frontiers, up in (([books, broken], 1), ([broken, books], 0)):
-            found = values(Exposition().text(frontiers).decode())
-            assert (found["redisq_crawl_up{crawl=books}"], found["redisq_up"]) == (up, 1)
-
-
-def test_scale_and_a_wrong_address(redis_server: RedisServer, redisq: Redisq) -> None:
-    """``/scale`` as a function; a ``--bind`` that is none is wrong usage."""
-    with Frontier.from_url(redis_server.url, "books") as frontier:
-        frontier.push(some_urls(1))
-        told = scale(frontier, {"max": "4", "concurrency": "8", "pages_per_minute": "60"})
-    assert told == {"workers": 1, "because": told["because"]}
-    for address in ("9449", "127.0.0.1:", "127.0.0.1:99999"):
-        assert redisq("exporter", "--bind", address).code == 2

@@ -6,12 +6,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from scrapy.http import Request
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
@@ -21,18 +19,14 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
 from scrapy_redisq.frontier.names import key_prefix
-from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
-from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.operations import DownloadResult, Reply, TurnReport
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.worker.in_progress import MOST_TRIES, InProgress
-from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.page import KeptPage
-from scrapy_redisq.worker.politeness.gate import DownloadGate, LeftAlone, SlotParked
 from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 PREFIX = key_prefix(NAME, 0)
+Make = Callable[..., Worker]
 FREE, REFUSED = -2, -1  # as in lua/shared/slots/turns.lua
 
 # Protocol
@@ -45,7 +39,7 @@ def frontier(each_server: RedisServer) -> Iterator[Frontier]:
 
 
 @pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
+def member(client: redis.Redis) -> Make:
     """Makes workers of the frontier "books", with limits of the settings by slot."""
 
     def make(limits: dict[str, dict[str, Any]] | None = None, **options: Any) -> Worker:
@@ -85,9 +79,7 @@ def messages(client: redis.Redis, of: Callable[[], object]) -> list[bytes]:
     return heard
 
 
-def test_a_paused_slot(
-    member: Callable[..., Worker], frontier: Frontier, client: redis.Redis
-) -> None:
+def test_a_paused_slot(member: Make, frontier: Frontier, client: redis.Redis) -> None:
     """Nobody gets requests of it, who has some is told so, and other slots go on; what is known of
     it does not expire. Resumed, it goes on at once, and leaves nothing that does not expire."""
     worker, other = member(), member()
@@ -109,7 +101,7 @@ def test_a_paused_slot(
     assert client.exists(f"{PREFIX}paused", f"{PREFIX}ruled") == 0
 
 
-def test_a_slot_with_a_long_name(member: Callable[..., Worker], frontier: Frontier) -> None:
+def test_a_slot_with_a_long_name(member: Make, frontier: Frontier) -> None:
     """It is ruled by its own name, and by what stands for that in lists."""
     worker = member()
     long = "shop-" * 60
@@ -125,9 +117,7 @@ def test_a_slot_with_a_long_name(member: Callable[..., Worker], frontier: Fronti
     assert [slot.slot for slot in frontier.slots()] == [stored]
 
 
-def test_a_pause_survives(
-    member: Callable[..., Worker], frontier: Frontier, client: redis.Redis
-) -> None:
+def test_a_pause_survives(member: Make, frontier: Frontier, client: redis.Redis) -> None:
     """The end of workers that had tokens of it, a join, the end of the run and the next one, and a
     run that is forgotten (REDISQ_RESUME = False); not a reset."""
     limits = {"host": {"concurrency": 2}}
@@ -160,9 +150,7 @@ def test_a_pause_survives(
     assert client.keys("*") == []
 
 
-def test_a_paused_slot_keeps_the_crawl_open(
-    member: Callable[..., Worker], frontier: Frontier
-) -> None:
+def test_a_paused_slot_keeps_the_crawl_open(member: Make, frontier: Frontier) -> None:
     """Although it was set aside, or would be by failures of what was in progress."""
     worker = member()
     worker.send(["/1"])
@@ -178,44 +166,7 @@ def test_a_paused_slot_keeps_the_crawl_open(
     assert ask(worker).stuck is None
 
 
-@pytest.mark.parametrize("paused", [True, False])
-def test_a_request_that_stays_in_its_process_waits_for_a_person(
-    member: Callable[..., Worker], frontier: Frontier, paused: bool
-) -> None:
-    """However often it comes to a slot that a person has paused; where the host asks to be left
-    alone for an hour it fails."""
-    worker, pages = member(), InProgress(lambda request: b"")
-    nothing: Any = None
-    engine: Any = SimpleNamespace(closing=False, wake=lambda: None)
-    inbox: Inbox[ShardSession] = Inbox(1, 1, by_slot=True)
-    gate = DownloadGate(engine, inbox, pages, nothing, worker.sessions, lambda: None, lease_ttl=60)
-    gate.sends_back = True
-    if paused:
-        frontier.pause("host")
-    else:
-        failed = DownloadResult("host", 503, time.monotonic(), failed=True, retry_after=3_600.0)
-        worker.sessions[0].download_results.append(failed)
-    inbox.add(Lease("1.1", "host", 0, 0, b""), worker.sessions[0])
-    gate.limited("host")
-    told, sent_at = gate.report(worker.sessions[0]), time.monotonic()
-    gate.received(worker.sessions[0], ask(worker, 0, told), told, sent_at)
-
-    request = Request("http://host/")
-    page = KeptPage(request, Lease("", "host", 0, 0, b""), worker.sessions[0])
-    pages.begin(page)
-    for _ in range(MOST_TRIES):
-        page.back = None
-        with pytest.raises(SlotParked):
-            gate.check(request, "host")
-        assert page.back is not None
-        page.tries += page.back.ending != "released"
-    page.back = None
-    with pytest.raises(SlotParked if paused else LeftAlone):
-        gate.check(request, "host")
-    assert (page.problem is None, page.given_back) == (paused, paused)
-
-
-def test_resume_ends_a_back_off(member: Callable[..., Worker], frontier: Frontier) -> None:
+def test_resume_ends_a_back_off(member: Make, frontier: Frontier) -> None:
     """A slot that was set aside goes on at once, as if it had never failed."""
     worker = member()
     worker.send(f"/{n}" for n in range(4))
@@ -235,9 +186,7 @@ def test_resume_ends_a_back_off(member: Callable[..., Worker], frontier: Frontie
     assert claimed(ask(worker)) == ["host"] * 4
 
 
-def test_who_believes_a_slot_parked_is_told(
-    member: Callable[..., Worker], frontier: Frontier
-) -> None:
+def test_who_believes_a_slot_parked_is_told(member: Make, frontier: Frontier) -> None:
     """A worker that has no requests of the slot any more hears that it is free with the exchange
     that brings some."""
     worker = member()
@@ -250,7 +199,7 @@ def test_who_believes_a_slot_parked_is_told(
     assert [turn[:2] for turn in reply.turns] == [("host", FREE)]
 
 
-def test_a_persons_limit(member: Callable[..., Worker], frontier: Frontier) -> None:
+def test_a_persons_limit(member: Make, frontier: Frontier) -> None:
     """It takes the place of the settings', what is left out stays; workers that join do not change
     it; without it the settings hold again."""
     limits = {"host": {"delay": 2, "concurrency": 3}}
@@ -278,29 +227,9 @@ def test_a_persons_limit(member: Callable[..., Worker], frontier: Frontier) -> N
             frontier.limit("host", **options)
 
 
-def test_two_limit_a_slot_at_once(
-    member: Callable[..., Worker], frontier: Frontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What both have said holds, also if one begins before the other is done."""
-    member({"host": {"rate": "60/m", "burst": 5}})
-    rule = frontier._rule
-    others = iter([{"delay": 2}, {"concurrency": 4}])
-
-    def rule_late(*args: Any) -> None:
-        if other := next(others, None):
-            frontier.limit("host", **other)
-        rule(*args)
-
-    monkeypatch.setattr(frontier, "_rule", rule_late)
-    assert frontier.limit("host", rate="") == SlotLimit(2, 4, 0, 5)
-    assert frontier.limit("host", delay=0, burst=1) == SlotLimit(0, 4)
-
-
 @pytest.mark.parametrize("how", ["limited", "deployed"])
 @pytest.mark.parametrize("rate", ["10/s", ""])
-def test_a_raised_rate(
-    member: Callable[..., Worker], frontier: Frontier, rate: str, how: str
-) -> None:
+def test_a_raised_rate(member: Make, frontier: Frontier, rate: str, how: str) -> None:
     """Once a burst was used up at a slow rate, a faster one holds within a second, or none, as a
     person or a worker that joins says; also if a worker that has not heard of it reports."""
     old = {"rate": "60/h", "burst": 60}
@@ -320,7 +249,7 @@ def test_a_raised_rate(
     wait_until(lambda: ask(other).leases, 1, "it goes on")
 
 
-def test_a_lowered_concurrency(member: Callable[..., Worker], frontier: Frontier) -> None:
+def test_a_lowered_concurrency(member: Make, frontier: Frontier) -> None:
     """What is in progress ends; until it has, nothing new is started by anybody, and then no more
     than is allowed."""
     limits = {"host": {"concurrency": 8}}
@@ -342,19 +271,7 @@ def test_a_lowered_concurrency(member: Callable[..., Worker], frontier: Frontier
     assert [turn[8] for turn in ask(first, 5, report(tokens=0, want=5)).turns] == [1]
 
 
-def test_a_limit_ends_a_long_turn(member: Callable[..., Worker], frontier: Frontier) -> None:
-    """The turn of a worker that is gone, which was meant for in an hour, keeps nobody from a slot
-    whose delay was taken away."""
-    gone, other = member({"host": {"delay": 3_600}}), member({"host": {"delay": 3_600}})
-    gone.send(f"/{n}" for n in range(3))
-    assert len(ask(gone, 1).leases) == 1
-    ask(gone, 0, [TurnReport("host", 0, 0, 0, 0, 1)])
-    assert ask(other).leases == []
-    frontier.limit("host", delay=0)
-    wait_until(lambda: len(ask(other).leases) == 2, 3, "the turn is over")
-
-
-def test_dropping(member: Callable[..., Worker], frontier: Frontier, client: redis.Redis) -> None:
+def test_dropping(member: Make, frontier: Frontier, client: redis.Redis) -> None:
     """All that is queued or delayed of the slot, and nothing else; leased requests go on."""
     worker = member()
     for n in range(450):
@@ -378,9 +295,7 @@ def test_dropping(member: Callable[..., Worker], frontier: Frontier, client: red
     assert status["queued"] + status["delayed"] == 149
 
 
-def test_dropping_ends_the_run(
-    member: Callable[..., Worker], frontier: Frontier, client: redis.Redis
-) -> None:
+def test_dropping_ends_the_run(member: Make, frontier: Frontier, client: redis.Redis) -> None:
     """Workers that wait hear of it at once, and find that all is finished."""
     worker = member()
     worker.send(["/1", "/2"], delay=3_600_000)
@@ -423,15 +338,6 @@ def test_listing(each_server: RedisServer) -> None:
         assert {slot.slot for slot in frontier.slots()} == {"paused.example", "ruled.example"}
 
 
-def test_leased_requests_are_listed(member: Callable[..., Worker], frontier: Frontier) -> None:
-    """A slot all of whose requests workers hold, with how many those are."""
-    worker = member()
-    worker.send(["/1", "/2"])
-    ask(worker)
-    (slot,) = frontier.slots()
-    assert (slot.slot, slot.queued, slot.leased) == ("host", 0, 2)
-
-
 def test_where_there_are_no_slots(each_server: RedisServer) -> None:
     """One queue for all hosts has none to rule, nor has a frontier that is not there."""
     with Frontier.from_url(each_server.url, "none") as frontier:
@@ -447,7 +353,7 @@ def test_where_there_are_no_slots(each_server: RedisServer) -> None:
                 rule("host.example")
 
 
-def test_no_memory_left(member: Callable[..., Worker], frontier: Frontier) -> None:
+def test_no_memory_left(member: Make, frontier: Frontier) -> None:
     """At maxmemory slots can still be paused, resumed, limited and dropped."""
     worker = member()
     worker.send([f"/{n}" for n in range(10)])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import fcntl
 import io
 import json
 import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +18,14 @@ from rich.console import Console, RenderableType
 
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.commands import display
-from scrapy_redisq.commands.slot_table import SlotSummary, slot_table
-from scrapy_redisq.control import Frontier, SlotStatus, told_letters
+from scrapy_redisq.commands.slots import slot_table
+from scrapy_redisq.control import DeadLetter, Frontier, SlotStatus
 from scrapy_redisq.control import dead_letters as letters
 from scrapy_redisq.control.frontier_status import absent
-from scrapy_redisq.control.told_letters import as_json
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.operations import Finish
-from tests.control.test_frontier import Worker, some_urls
+from tests.control.member import Member, some_urls
 from tests.harness.command import Redisq, at
-
-
-@pytest.fixture
-def frontier(redis_server: RedisServer) -> Iterator[Frontier]:
-    with Frontier.from_url(redis_server.url, "books") as frontier:
-        yield frontier
-
 
 SPIDERS = """
 import scrapy
@@ -86,22 +76,11 @@ def test_a_spider_with_broken_settings(
 
 class TestPushFromStdin:
     def test_closed(self, redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
-        """``push books - <&-``: wrong usage, in one line."""
+        """``push books - <&-``: wrong usage."""
         monkeypatch.setattr(sys, "stdin", None)
         ran = redisq("push", "books", "-")
-        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert (ran.code, ran.out) == (2, "")
         assert "stdin" in ran.err
-
-    def test_something_that_cannot_be_read(
-        self, redisq: Redisq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """One line with the reason, after what was pushed."""
-        with (tmp_path / "write-only").open("w") as stdin:
-            monkeypatch.setattr(sys, "stdin", stdin)
-            ran = redisq("push", "books", "-")
-        assert ran.code == 1
-        assert "stopped after 0 new requests" in ran.err
-        assert "Bad file descriptor" in ran.err
 
     def test_a_terminal(
         self, redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
@@ -123,7 +102,7 @@ def test_terminals_without_utf_8(
 ) -> None:
     """Helps, tables, names and URLs appear in whatever the terminal can show."""
     frontier.push([{"url": "https://a.example/ü", "callback": "parse_ü"}, *some_urls(2)])
-    Worker(frontier).finish("dead", "download", "größer → ĸ")
+    Member(frontier).finish("dead", "download", "größer → ĸ")
     frontier.limit("Gruppe Ä ĸ", delay=1)
     frontier.push(["https://ü.example/"])
     for args in (
@@ -143,33 +122,6 @@ def test_terminals_without_utf_8(
             assert told
         if args == ["dead", "list", "books"]:
             assert (r"\u2192 parse_" if encoding != "utf-8" else "→ parse_ü") in told
-
-
-def test_names_in_a_locale_without_utf_8(redisq: Redisq, frontier: Frontier) -> None:
-    """They arrive as bytes that Python could not decode, and are the same names."""
-    frontier.push(["https://bücher.example/"])
-    given = "bücher.example".encode().decode("ascii", "surrogateescape")
-    assert "xn--bcher-kva.example is paused (1 queued" in redisq("slots", "pause", given).out
-    assert redisq("status", "a\udcff").err.count("\n") == 1
-    ran = redisq("slots", "pause", "books", "a\udcff")
-    assert "Traceback" not in ran.err
-
-
-def test_a_terminal_that_does_not_know_its_width(
-    redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It says 0, as in containers: nothing at all was printed."""
-    frontier.push(["https://a.example/"])
-    monkeypatch.setenv("COLUMNS", "0")
-    assert "a.example" in redisq("slots", "books").out
-    assert "created" in redisq("status", "books").out
-
-
-@pytest.mark.parametrize(("term", "can"), [("dumb", False), ("xterm", True)])
-def test_what_can_show_a_table_anew(monkeypatch: pytest.MonkeyPatch, term: str, can: bool) -> None:
-    """On a dumb terminal (Emacs, some CI) `--watch` showed nothing at all, for ever."""
-    monkeypatch.setenv("TERM", term)
-    assert display.can_refresh(Console(force_terminal=True)) is can
 
 
 def test_nobody_reads(redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,24 +161,6 @@ def test_looking_at_nothing_starts_nothing(
         assert json.loads(ran.out)["state"] == "absent"
 
 
-def test_locks_that_are_refused(
-    redisq: Redisq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On file systems without flock there is one line that names the folder and the setting."""
-
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    (tmp_path / "redis").mkdir()
-    (tmp_path / "redis" / "keep").touch()
-    for args in (["status"], ["push", "books", "https://a.example/"], ["server", "start"]):
-        ran = redisq(*args, REDISQ_URL=f"embedded://{tmp_path / 'redis'}")
-        assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
-        assert "REDISQ_URL" in ran.err
-        assert "No locks available" in ran.err
-
-
 def text_of(table: RenderableType, width: int) -> str:
     """What a terminal of so many columns shows."""
     with Path(os.devnull).open("w") as nowhere:
@@ -253,9 +187,9 @@ LARGE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("width", [80, 120])
 def test_no_number_vanishes(width: int) -> None:
-    """However narrow the terminal is, all numbers and names are there, and no line is longer."""
+    """All numbers and names are there, and no line is longer than the terminal."""
     rates = {"": 1_234.5, "w": 7.5}
     slot = SlotStatus(
         **{"slot": "a-very-long-host-name." * 3 + "example", "queued": 12_345_678},
@@ -264,18 +198,17 @@ def test_no_number_vanishes(width: int) -> None:
         **{"failures": 12, "parked": 3_600.0, "status": 503},
         **{"set_aside": BEGAN, "paused": BEGAN, "ruled": None},
     )
-    summary = SlotSummary()
-    shown = list(summary.count([slot, dataclasses.replace(slot, slot="b.example", queued=76_543)]))
-    other = {**LARGE, "frontier": "other", "queued": 7}
+    shown = [slot, dataclasses.replace(slot, slot="b.example", queued=76_543)]
+    one, other = ({**LARGE, "frontier": name, "finished": 111_111_111} for name in ("one", "other"))
     everything = {
         display.full(LARGE, rates): (
             "1,234,567,890 123,456,789 12,345,678 12,345 1,111,111,111 1,234,567 1,109,876,544 "
             "54,321 9,876,543,210 23,456 1,234,567,891 1,000 22,345,678 323,456,789 1,234.5 7.5 3.0"
         ),
-        display.overview([LARGE, other], [1_234.5, None]): (
-            "135,802,467 12,345,685 12,345 1,111,111,111 1,234,567 1,234.5 other running"
+        display.overview([one, other], [1_234.5, None]): (
+            "135,802,467 12,345 111,111,111 1,234,567 1,234.5 one other running"
         ),
-        slot_table("books", shown, summary): (
+        slot_table("books", shown, Counter(slots=2)): (
             "12,345,678 1,000 503 76,543 b.example 10,000 2,000 1.25 30/m 12"
         ),
     }
@@ -287,7 +220,7 @@ def test_no_number_vanishes(width: int) -> None:
         assert "…" not in text
 
 
-@pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "-5"])
+@pytest.mark.parametrize("score", ["inf", "-5"])
 def test_foreign_times_of_slots(redisq: Redisq, frontier: Frontier, score: str) -> None:
     """Whatever somebody writes where times stand: the slot is listed, and paused if it is."""
     frontier.push(some_urls(1))
@@ -310,28 +243,6 @@ def test_foreign_times_of_slots(redisq: Redisq, frontier: Frontier, score: str) 
     assert told["a.example"]["set_aside"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("config:error_rate", "-1"), ("config:error_rate", "0"), ("began", "9" * 30)),
-        *(("run", "\x1b"), ("state", "\x1b[31m"), ("config:scheduling", "\x1b[31m")),
-    ],
-)
-def test_a_foreign_configuration(
-    redisq: Redisq, frontier: Frontier, field: str, value: str
-) -> None:
-    """It is shown as well as it can be, or named in one line."""
-    frontier.push(some_urls(1))
-    frontier.client.hset("redisq:{books:0}:meta", field, value)
-    frontier.client.zadd("redisq:{books:0}:workers", {"w1": "-inf", "w2": "inf"})
-    for args in (["status"], ["status", "books", "--json"], ["slots"], ["reset", "books"]):
-        ran = redisq(*args)
-        assert ran.err.count("\n") <= (2 if args[0] == "reset" else 1)
-        assert "\x1b" not in ran.out + ran.err
-        if ran.code and args[0] != "reset":
-            assert "redisq:{books:0}:meta" in ran.err
-
-
 def test_redis_goes_away_in_an_export(
     redisq: Redisq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +253,7 @@ def test_redis_goes_away_in_an_export(
     try:
         with Frontier.from_url(server.url, "books") as frontier:
             frontier.push(some_urls(20))
-            worker = Worker(frontier)
+            worker = Member(frontier)
             for session, lease in worker.claim():
                 session.add(Finish(lease.id, "dead", "download"))
             worker.exchange(worker.sessions[0])
@@ -350,13 +261,15 @@ def test_redis_goes_away_in_an_export(
         monkeypatch.setattr(letters, "READ_BATCH", 5)
         written: list[str] = []
 
-        def write(letter: Any) -> dict[str, Any]:
+        to_json = DeadLetter.to_json
+
+        def write(letter: DeadLetter) -> dict[str, Any]:
             written.append(letter.id)
             if len(written) == 7:
                 server.kill()
-            return as_json(letter)
+            return to_json(letter)
 
-        monkeypatch.setattr(told_letters, "as_json", write)
+        monkeypatch.setattr(DeadLetter, "to_json", write)
         ran = redisq("dead", "export", "books", str(path), REDISQ_URL=server.url)
     finally:
         server.close()

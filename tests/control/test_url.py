@@ -25,6 +25,7 @@ from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 HOST = "a.example"
+Make = Callable[..., Worker]
 URL = f"https://{HOST}/search?q=books&page=7"
 SAME = f"https://{HOST}/search?page=7&q=books#top"
 
@@ -36,7 +37,7 @@ def frontier(each_server: RedisServer) -> Iterator[Frontier]:
 
 
 @pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
+def member(client: redis.Redis) -> Make:
     return lambda config=EXACT: Worker(client, NAME, config)
 
 
@@ -50,9 +51,7 @@ def send(worker: Worker, url: str = URL, **options: Any) -> None:
 
 
 @pytest.mark.servers("ends")
-def test_a_request_on_its_way(
-    frontier: Frontier, member: Callable[..., Worker], each_server: RedisServer
-) -> None:
+def test_a_request_on_its_way(frontier: Frontier, member: Make, each_server: RedisServer) -> None:
     """Not asked for, queued, leased, delayed, dead and done; another way of writing the same URL is
     the same one, another one is not."""
     with pytest.raises(FrontierError, match="no frontier"):
@@ -105,7 +104,7 @@ def test_bloom_filters(each_server: RedisServer) -> None:
             frontier.forget(URL)
 
 
-def test_forget(frontier: Frontier, member: Callable[..., Worker]) -> None:
+def test_forget(frontier: Frontier, member: Make) -> None:
     """The next link to it is new; others are not; also after buckets were split, and a start
     request."""
     worker = member()
@@ -130,7 +129,7 @@ def test_forget(frontier: Frontier, member: Callable[..., Worker]) -> None:
     assert frontier.url(URL)["seen"] is False
 
 
-def test_fetch_again(frontier: Frontier, member: Callable[..., Worker]) -> None:
+def test_fetch_again(frontier: Frontier, member: Make) -> None:
     """What waits is left alone, a dead letter is requeued, what was done is pushed once more."""
     worker = member()
     send(worker)
@@ -148,7 +147,7 @@ def test_fetch_again(frontier: Frontier, member: Callable[..., Worker]) -> None:
 
 
 def test_claimed_while_it_is_looked_for(
-    frontier: Frontier, member: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+    frontier: Frontier, member: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Out of its queue before that is looked at, and with a worker after those were: it is found,
     and not pushed a second time."""
@@ -168,7 +167,7 @@ def test_claimed_while_it_is_looked_for(
 
 
 def test_a_search_has_an_end(
-    frontier: Frontier, member: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+    frontier: Frontier, member: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says how far it came, and that this was not all; a text that all have finds nothing."""
     worker = member()
@@ -210,14 +209,6 @@ def test_a_fingerprinter_that_fails(redisq: Redisq, redis_server: RedisServer) -
     ran = redisq("url", NAME, item.url, **own)
     assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
     assert "REQUEST_FINGERPRINTER_CLASS" in ran.err and "KeyError: 'shop'" in ran.err
-
-
-def test_what_tells_a_url() -> None:
-    """What no spelling of the same URL changes: order, encoding, case of the host."""
-    assert telling_part(URL) == "search"
-    assert telling_part("https://A.example/%C3%A9tudes/x?b=12") == "tudes"
-    assert telling_part("https://a.example/") == ""
-    assert telling_part("https://a.example") == ""
 
 
 def test_command(redisq: Redisq, redis_server: RedisServer) -> None:

@@ -24,6 +24,7 @@ from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 S = 1_000_000
+Make = Callable[..., Worker]
 
 
 def worker(**fields: Any) -> dict[str, Any]:
@@ -206,16 +207,6 @@ def test_back_pressure() -> None:
     assert explain(status, [], servers, growth=GrowthLimit(8, 0.7))["also"] == []
 
 
-def test_a_shard_is_away() -> None:
-    """It is named; that of all is no reason of the frontier's."""
-    status = {**absent(NAME), "state": "running", "workers": TWO}
-    why = explain(status, [], [], {2: "refused"})
-    assert (why["reason"], why["text"].split(":")[0]) == (
-        "shard_away",
-        "Shard 2 is away (refused)",
-    )
-
-
 # On a server
 
 
@@ -226,7 +217,7 @@ def frontier(each_server: RedisServer) -> Iterator[Frontier]:
 
 
 @pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
+def member(client: redis.Redis) -> Make:
     def make(**options: Any) -> Worker:
         slots = {"slow": {"delay": 600}, "one": {"concurrency": 1}}
         limits = {slot: parse_limit(given).to_text() for slot, given in slots.items()}
@@ -236,7 +227,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 
 
 @pytest.mark.servers("ends")
-def test_a_crawl_looked_at(frontier: Frontier, member: Callable[..., Worker]) -> None:
+def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
     """From its begin to its end, with a host for each thing that hosts wait for."""
 
     def reason() -> str:
@@ -277,7 +268,7 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Callable[..., Worker]) ->
     assert reason() == "complete"
 
 
-def test_more_hosts_than_are_looked_at(frontier: Frontier, member: Callable[..., Worker]) -> None:
+def test_more_hosts_than_are_looked_at(frontier: Frontier, member: Make) -> None:
     """The figures are estimates then, and all parts of the look are taken in."""
     worker = member(terms=RunTerms(keep_alive=True))
     ask(worker, 0)
@@ -318,7 +309,7 @@ def test_a_primary_without_replicas(each_server: RedisServer) -> None:
     assert "0 of 2 replicas follow it (min-replicas-to-write)" in why["text"]
 
 
-def test_a_paused_crawl(frontier: Frontier, member: Callable[..., Worker]) -> None:
+def test_a_paused_crawl(frontier: Frontier, member: Make) -> None:
     """Nothing is claimed, also by workers and of hosts that come later, and in the next run; each
     is told so, until it is resumed."""
     first = member()

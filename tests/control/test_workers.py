@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.worker import report
-from scrapy_redisq.worker.orders import Orders
 from scrapy_redisq.worker.release import digest_of, release_of
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, together, wait_until_joined
@@ -128,19 +126,6 @@ def test_reports(client: redis.Redis, frontier: Frontier) -> None:
     assert exchange(worker) == ""
 
 
-@pytest.mark.parametrize(("field", "value"), [("since", 10**20), ("ttl", "9" * 400)])
-def test_values_of_another_hand(
-    redisq: Redisq, redis_server: RedisServer, field: str, value: object
-) -> None:
-    """One line says where they are."""
-    with redis_server.client() as client:
-        client.hset(key(Worker(client, NAME, EXACT)), field, str(value))
-        for args in (["workers"], ["workers", NAME, "--json"], ["status", NAME]):
-            ran = redisq(*args)
-            assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
-            assert "redisq:{books:0}:meta or a key beside it says makes no sense" in ran.err
-
-
 def test_a_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are EVERY seconds apart, unless something has changed; pages a minute are those of
     the last minute."""
@@ -178,29 +163,6 @@ def test_a_callback_that_blocks() -> None:
         return float(json.loads(reporter.due())["blocked_seconds"])
 
     assert asyncio.run(block()) >= 0.3
-
-
-def test_orders() -> None:
-    """It is the process that is quiet, until it is told to work; it is stopped once, when it can
-    be."""
-    heard: list[str] = []
-    engine: Any = SimpleNamespace(running=False)
-
-    def stop() -> bool:
-        heard.append("stop")
-        return bool(engine.running)
-
-    engine.stop = stop
-    orders = Orders(engine, lambda: heard.append("changed"))
-    quiet = []
-    for told in ("work", "quiet", "quiet", "", "sleep", "work", "work"):
-        orders.heed(told)
-        quiet.append(orders.quiet)
-    assert quiet == [False, True, True, True, True, False, False]
-    assert heard == ["changed", "changed"]
-    for engine.running in (False, True, True):
-        orders.heed("stop")
-    assert heard[2:] == ["stop", "stop"]
 
 
 def test_releases() -> None:

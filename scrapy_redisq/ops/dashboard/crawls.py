@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import redis
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.names import frontier_names
+from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.dashboard import redis_servers

@@ -11,7 +11,6 @@ import msgspec
 from aiohttp import web
 
 from scrapy_redisq.control import DeadLetter
-from scrapy_redisq.control.told_letters import as_json, exported
 from scrapy_redisq.ops.dashboard import hosts, letters
 from scrapy_redisq.ops.dashboard.crawls import Crawl, Crawls, aged
 from scrapy_redisq.ops.dashboard.guard import SESSION, Rules
@@ -154,7 +153,7 @@ async def list_letters(request: web.Request) -> web.Response:
         matching = known if match == letters.Match() else [x for x in known if match(x)]
         newest = sorted(matching, key=lambda letter: letter.at, reverse=True)
         ids = [letter.id for letter in newest[offset : offset + limit]]
-        found = {letter.id: as_json(letter) for letter in crawl.frontier.dead_letters(ids)}
+        found = {letter.id: letter.to_json() for letter in crawl.frontier.dead_letters(ids)}
         return {
             "total": len(matching),
             "letters": [found[letter_id] for letter_id in ids if letter_id in found],
@@ -185,7 +184,7 @@ async def export(request: web.Request) -> web.StreamResponse:
 
 def _lines(name: str, found: Iterable[DeadLetter]) -> bytes:
     batch = itertools.islice(found, EXPORT_BATCH)
-    return b"".join(json.dumps(exported(name, letter)).encode() + b"\n" for letter in batch)
+    return b"".join(json.dumps(letter.exported(name)).encode() + b"\n" for letter in batch)
 
 
 @routes.get("/api/crawls/{name}/dead/{id}")
@@ -196,7 +195,7 @@ async def one_letter(request: web.Request) -> web.Response:
     )
     if letter is None:
         raise web.HTTPNotFound(text="this dead letter is not there (any more)")
-    return web.json_response(as_json(letter))
+    return web.json_response(letter.to_json())
 
 
 # URLs

@@ -26,7 +26,7 @@ NOBODY = "redisq-doctor"
 
 def examine(report: Report, opened: Server, settings: RedisqSettings, name: str | None) -> None:
     """Add to ``report`` what is to be said of the server, and of the frontier ``name``."""
-    with Frontier(opened, name or NOBODY, dead_max=settings.dead_max) as frontier:
+    with Frontier(opened, name or NOBODY) as frontier:
 
         def look(about: str, lines: Iterable[Line]) -> None:
             try:

@@ -15,7 +15,7 @@ import redis
 from aiohttp import web
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.names import frontier_names
+from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.metrics.exposition import CONTENT_TYPE, Exposition
