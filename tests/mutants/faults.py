@@ -549,7 +549,7 @@ MUTANTS = [
         "tests/control/test_doctor.py",
     ),
     Mutant(
-        "control/why.py",
+        "control/observed.py",
         "self.idle = max(0, min(int(waiting), without))",
         "self.idle = int(waiting)",
         "tests/control/test_why.py",
