@@ -20,7 +20,7 @@ from scrapy_redisq.commands.fleet_display import FleetDisplay
 from scrapy_redisq.commands.options import add_command, add_frontier, whole_number
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.ops.autoscale import Bounds, CrawlCommand, Job, Supervisor
+from scrapy_redisq.ops.autoscale import Bounds, CrawlCommand, Fleet, Job, Supervisor
 from scrapy_redisq.ops.autoscale.machine import processors
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.scrapys_limits import downloads_at_once
@@ -113,8 +113,8 @@ def run(arguments: Namespace, project: Project) -> int:
         shown.logs = _log_folder(arguments, project, shown.is_live)
         at_once, bounds = downloads_at_once(project.scrapys), _bounds(arguments)
         job = Job(words, run_name, at_once, shown.logs, bounds)
-        supervisor = Supervisor(frontier, job, shown)
-        with _signals(supervisor), shown:
+        supervisor = Supervisor(frontier, job, shown.say, shown.show)
+        with _signals(supervisor.fleet), shown:
             return supervisor.run()
 
 
@@ -161,7 +161,7 @@ def _run_of(
 
 
 @contextlib.contextmanager
-def _signals(supervisor: Supervisor) -> Iterator[None]:
+def _signals(fleet: Fleet) -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP go on to the workers, whatever this process waits for.
     SIGHUP once, and not if it is ignored (nohup)."""
     hangup = getattr(signal, "SIGHUP", None)
@@ -169,7 +169,7 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
     def heard(number: int, _frame: object) -> None:
         if number == hangup:  # the shell sends it as well as the kernel
             signal.signal(number, signal.SIG_IGN)
-        supervisor.stop()
+        fleet.stop()
 
     handlers = {}
     for number in filter(None, (signal.SIGINT, signal.SIGTERM, hangup)):

@@ -46,18 +46,11 @@ async def in_thread(threads: Executor, what: Callable[[], T]) -> T:
     return await doing
 
 
-class _Full(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(b"HTTP/1.0 503 Too many look\r\nContent-Length: 0\r\n\r\n")
-        transport.close()
-
-
 @contextlib.asynccontextmanager
 async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
     """Answers at ``host`` and ``port`` (0: a free one) while the context lasts; gives the port that
-    it is. Where all connections are taken, the oldest of those that ask nothing goes. Raises
-    OSError if it cannot listen."""
+    it is. Beyond `MOST_CONNECTIONS` the oldest of those that ask nothing goes, and the newest if
+    all ask. Raises OSError if it cannot listen."""
     asking: set[object] = set()
 
     @web.middleware
@@ -73,32 +66,22 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
     await runner.setup()
     answering = runner.server
     assert answering is not None
-
     loop = asyncio.get_running_loop()
-    # Accepted, and not yet among aiohttp's connections: many may come at once.
-    coming: dict[web.RequestHandler, None] = {}
-    going: set[web.RequestHandler] = set()
 
-    def connected() -> asyncio.BaseProtocol:
-        taken = dict.fromkeys([*answering.connections, *coming])  # the oldest first
-        going.intersection_update(taken)
-        if len(taken) - len(going) >= MOST_CONNECTIONS:
-            idle = (one for one in taken if one not in asking and one not in going)
-            if (oldest := next(idle, None)) is None:
-                return _Full()
-            going.add(oldest)
-            if oldest not in coming:
-                oldest.force_close()
+    def connected() -> web.RequestHandler:
         protocol = answering()
-        coming[protocol] = None
-        # In the next turn of the loop it is one of aiohttp's.
-        loop.call_soon(loop.call_soon, has_come, protocol)
+        # In the next turn of the loop it is one of aiohttp's connections, the last.
+        loop.call_soon(loop.call_soon, make_room, protocol)
         return protocol
 
-    def has_come(protocol: web.RequestHandler) -> None:
-        del coming[protocol]
-        if protocol in going:
-            protocol.force_close()
+    def make_room(newest: web.RequestHandler) -> None:
+        too_many = len(answering.connections) - MOST_CONNECTIONS
+        idle = [one for one in answering.connections if one not in asking and one is not newest]
+        for one in idle[: max(0, too_many)]:
+            one.force_close()
+        if too_many > len(idle) and newest.transport is not None:
+            newest.transport.write(b"HTTP/1.0 503 Too many look\r\nContent-Length: 0\r\n\r\n")
+            newest.force_close()
 
     try:
         server = await loop.create_server(connected, host, port)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module, resources
 from typing import Any
 
-import msgspec
 import pytest
-import redis
-
-from scrapy_redisq.frontier.names import key_prefix
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -48,22 +42,3 @@ def violations(page: Any, *rules: str) -> list[str]:
         for violation in found["violations"]
         for node in violation["nodes"]
     ]
-
-
-def remember(client: redis.Redis, name: str, run: str, *, minutes: int = 20) -> None:
-    """A past of the run, as exchanges keep it: samples, each 10 s, for charts to show."""
-    now = int(time.time()) // 10 * 10
-    samples = []
-    pages = 0.0
-    for n in range(6 * minutes):
-        pages += 150 + 60 * math.sin(n / 9) + 25 * math.sin(n * 1.7)
-        done, at = int(pages), now - 10 * (6 * minutes - n)
-        counts = (
-            int(done * 0.78) + 9_000, done, done // 150, 0, done * 2, done // 70, 0, 0,
-            done, int(done * 0.9), done // 90,
-        )  # fmt: skip
-        gauges = (60 + n % 40, 44 + n % 5, 4)
-        samples.append(msgspec.msgpack.encode([at, run, *counts, *gauges]))
-    key = key_prefix(name, 0) + "series:10"
-    client.delete(key)
-    client.rpush(key, *samples)

@@ -79,13 +79,20 @@ class Served(Answering):
     """The dashboard of a Redis server."""
 
     def __init__(self, url: str, rules: Rules | None = None) -> None:
-        self._url = url
+        self.redis = url
         self.rules = rules or Rules(secrets.token_urlsafe(32))
         super().__init__(self._app)
 
     def _app(self) -> web.Application:
-        self.crawls = Crawls(open_server(self._url, socket_timeout=2.0), Frontier, examine)
+        self.crawls = Crawls(open_server(self.redis, socket_timeout=2.0), Frontier, examine)
         return make_app(self.crawls, self.rules)
+
+    def forget(self) -> None:
+        """All that was seen: somebody else has changed Redis."""
+        self.crawls.names.forget()
+        self.crawls.doctor.forget()
+        for crawl in self.crawls._crawls.values():
+            crawl.changed()
 
     def start_again(self) -> None:
         """As another process: on the same port, with another token."""

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-import redis
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.names import meta_key
+from scrapy_redisq.ops import serving
 from scrapy_redisq.ops.dashboard import streams
-from scrapy_redisq.ops.dashboard.figures import figures
-from scrapy_redisq.ops.dashboard.hosts import Host, Match, page_of
-from scrapy_redisq.ops.dashboard.shared import Listed, Shared
 from scrapy_redisq.ops.doctor import Report
+from scrapy_redisq.ops.metrics import exporter
 from scrapy_redisq.server.connection import Server
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq
@@ -60,6 +57,7 @@ def test_overview(dashboard: Served, frontier: Frontier, redis_server: RedisServ
     assert server["used"] > 0
     one = dashboard.get(CRAWL)
     assert (one["queued"], 0 <= crawl["age"] <= told["age"], one["age"] >= 0) == (2, True, True)
+    assert dashboard.get("/api/servers")["servers"][0]["address"] == server["address"]
 
 
 def test_crawls_share_connections(dashboard: Served, redis_server: RedisServer) -> None:
@@ -80,7 +78,8 @@ def test_names_that_are_none(dashboard: Served) -> None:
     for name in ("nothing", quote(MARKUP, safe=""), "a%00b", "%ff", "x" * 5_000, "{a}"):
         answer = dashboard.ask(f"/api/crawls/{name}")
         assert (answer.status, list(answer.json)) == (404, ["error"])
-    assert dashboard.ask("/api/crawls/nothing/stream").status == 404
+    for path in ("stream", "doctor"):
+        assert dashboard.ask(f"/api/crawls/nothing/{path}").status == 404
 
 
 def test_a_frontier_that_is_reset(dashboard: Served, frontier: Frontier) -> None:
@@ -88,16 +87,13 @@ def test_a_frontier_that_is_reset(dashboard: Served, frontier: Frontier) -> None
     frontier.push(["https://a.example/"])
     assert dashboard.get(CRAWL)["state"] == "stopped"
     frontier.reset()
-    for crawl in dashboard.crawls._crawls.values():
-        crawl.changed()
+    dashboard.forget()
     assert dashboard.get(CRAWL)["state"] == "absent"
     assert hosts(dashboard) == []
     assert dashboard.get(f"{CRAWL}/dead")["total"] == 0
     assert dashboard.get(f"{CRAWL}/series")["samples"] == []
-    assert (
-        dashboard.ask(f"{CRAWL}/hosts", {"action": "pause", "hosts": ["a"]}, dashboard.token)[0]
-        == 409
-    )
+    pause = {"action": "pause", "hosts": ["a"]}
+    assert dashboard.ask(f"{CRAWL}/hosts", pause, dashboard.token).status == 409
 
 
 def test_hosts(dashboard: Served, frontier: Frontier) -> None:
@@ -108,7 +104,7 @@ def test_hosts(dashboard: Served, frontier: Frontier) -> None:
     assert hosts(dashboard) == [f"h{n}.example" for n in (4, 3, 2, 1, 0)]
     assert hosts(dashboard, sort="slot", limit=2, offset=2) == ["h2.example", "h3.example"]
     assert hosts(dashboard, sort="slot", order="desc", limit=1) == ["h4.example"]
-    assert hosts(dashboard, q="H3.") == ["h3.example"]
+    assert hosts(dashboard, q=" H3.") == ["h3.example"]
     assert hosts(dashboard, state="trouble") == hosts(dashboard, state="paused") == ["h1.example"]
     told = dashboard.get(f"{CRAWL}/hosts?limit=1")
     assert (told["total"], told["complete"], told["counts"]["paused"]) == (5, True, 1)
@@ -157,20 +153,6 @@ def test_ruling_hosts(dashboard: Served, frontier: Frontier) -> None:
     ]
 
 
-@pytest.fixture
-def buried(frontier: Frontier, worker: Worker) -> None:
-    """Six dead letters: of two hosts, for two reasons."""
-    frontier.push(
-        {"url": f"https://{host}.example/{n}", "headers": {"X": MARKUP}}
-        for host in ("a", "b")
-        for n in range(3)
-    )
-    for reason in ("spider_error", "download"):
-        for lease in ask(worker, 3).leases:
-            worker.finish(lease, "dead", reason=reason)
-    ask(worker, 0)
-
-
 def test_ruling_many_hosts(
     dashboard: Served, frontier: Frontier, redis_server: RedisServer
 ) -> None:
@@ -190,12 +172,20 @@ def test_ruling_many_hosts(
     assert frontier.slot("h7.example").paused
 
 
-@pytest.mark.usefixtures("buried")
 def test_dead_letters(
-    dashboard: Served, frontier: Frontier, redisq: Redisq, redis_server: RedisServer
+    dashboard: Served, frontier: Frontier, redisq: Redisq, worker: Worker
 ) -> None:
     """Grouped and filtered by the same; one with its request; the file is that of ``dead export``;
     tried again or deleted are those that match, or the named one."""
+    frontier.push(
+        {"url": f"https://{host}.example/{n}", "headers": {"X": MARKUP}}
+        for host in ("a", "b")
+        for n in range(3)
+    )
+    for reason in ("spider_error", "download"):
+        for lease in ask(worker, 3).leases:
+            worker.finish(lease, "dead", reason=reason)
+    ask(worker, 0)
     told = dashboard.get(f"{CRAWL}/dead")
     assert told["total"] == 6
     by_reason = {group["value"]: group["count"] for group in told["groups"]["reason"]}
@@ -224,7 +214,8 @@ def test_dead_letters(
 
 
 def test_urls(dashboard: Served, frontier: Frontier) -> None:
-    """Pushed with what is wrong with each; what became of one; fetched again, forgotten."""
+    """Pushed with what is wrong with each; what became of one; fetched again, forgotten where the
+    dupefilter can."""
     url = "https://a.example/<b>"
     frontier.push(["https://a.example/"])
     pushed = dashboard.post(f"{CRAWL}/push", {"requests": [url, url, "no url", {"url": 7}]})
@@ -234,9 +225,15 @@ def test_urls(dashboard: Served, frontier: Frontier) -> None:
     assert dashboard.get(f"{CRAWL}/url?{query}")["state"] == "queued"
     again = dashboard.post(f"{CRAWL}/url", {"action": "fetch", "url": url})
     assert again["how"] == "waits"
-    forget = dashboard.ask(f"{CRAWL}/url", {"action": "forget", "url": url}, dashboard.token)
-    assert (forget.status, "cannot forget" in forget.json["error"]) == (409, True)
+    forget = {"action": "forget", "url": url}
+    refused = dashboard.ask(f"{CRAWL}/url", forget, dashboard.token)
+    assert (refused.status, "cannot forget" in refused.json["error"]) == (409, True)
     assert dashboard.ask(f"{CRAWL}/url?url=nothing").status == 400
+    frontier.reset()
+    with Frontier.from_url(dashboard.redis, NAME, config=EXACT) as exact:
+        exact.push([url])
+    told = dashboard.post(f"{CRAWL}/url", forget)
+    assert (told["forgotten"], told["seen"]) == (True, False)
 
 
 def test_pushes_do_not_wait_for_room(dashboard: Served, frontier: Frontier) -> None:
@@ -244,24 +241,13 @@ def test_pushes_do_not_wait_for_room(dashboard: Served, frontier: Frontier) -> N
     frontier.push(["https://a.example/1", "https://a.example/2"])
     frontier.client.hset(meta_key(NAME, 0), "max_pending", 1)
     began = time.monotonic()
-    answers = [
-        dashboard.ask(f"{CRAWL}/push", {"requests": ["https://a.example/3"]}, dashboard.token),
-        dashboard.ask(
-            f"{CRAWL}/url", {"action": "fetch", "url": "https://a.example/4"}, dashboard.token
-        ),
-    ]
-    assert [(answer.status, "room" in answer.json["error"]) for answer in answers] == [
-        (409, True)
-    ] * 2
+    for path, body in (
+        ("push", {"requests": ["https://a.example/3"]}),
+        ("url", {"action": "fetch", "url": "https://a.example/4"}),
+    ):
+        answer = dashboard.ask(f"{CRAWL}/{path}", body, dashboard.token)
+        assert (answer.status, "room" in answer.json["error"]) == (409, True)
     assert (frontier.status()["created"], time.monotonic() - began < 10) == (2, True)
-
-
-def test_forgotten(dashboard: Served, frontier: Frontier, worker: Worker) -> None:
-    """Where the dupefilter can."""
-    url = "https://a.example/1"
-    frontier.push([url])
-    told = dashboard.post(f"{CRAWL}/url", {"action": "forget", "url": url})
-    assert (told["forgotten"], told["seen"]) == (True, False)
 
 
 def test_telling_workers(dashboard: Served, worker: Worker) -> None:
@@ -274,8 +260,8 @@ def test_telling_workers(dashboard: Served, worker: Worker) -> None:
         assert dashboard.ask(change, wrong, dashboard.token).status == 400
 
 
-def test_the_past(dashboard: Served, frontier: Frontier, worker: Worker) -> None:
-    """Samples of a resolution, and marks beside them; memory by part."""
+def test_the_past(dashboard: Served, worker: Worker) -> None:
+    """Samples of a resolution, and marks beside them; memory by part; what was finished."""
     worker.enqueue("https://a.example/")
     ask(worker, 0)
     told = dashboard.get(f"{CRAWL}/series?resolution=120")
@@ -283,6 +269,7 @@ def test_the_past(dashboard: Served, frontier: Frontier, worker: Worker) -> None
     assert [mark["kind"] for mark in told["marks"]] == ["began"]
     assert dashboard.ask(f"{CRAWL}/series?resolution=7").status == 400
     assert dashboard.get(f"{CRAWL}/memory")["parts"]["queues"]["keys"] > 0
+    assert dashboard.get(f"{CRAWL}/history?limit=5") == {"finished": []}
 
 
 def test_a_server_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +312,6 @@ def test_doctor(
     assert (told["frontier"], told["level"], told["age"] >= 0) == (NAME, by_command["level"], True)
     parts = {line["about"] for line in told["lines"]}
     assert parts == {line["about"] for line in by_command["lines"]} - {"Settings"}
-    assert dashboard.ask("/api/crawls/nothing/doctor").status == 404
 
 
 def test_others_are_answered_while_the_doctor_looks(
@@ -340,201 +326,47 @@ def test_others_are_answered_while_the_doctor_looks(
         return Report(server.address, name)
 
     monkeypatch.setattr(dashboard.crawls, "_examine", examine)
+    paths = ["/api/doctor", *[f"{CRAWL}/doctor"] * 13]
     with ThreadPoolExecutor(14) as people:
-        reports = [
-            people.submit(dashboard.get, path)
-            for path in ["/api/doctor", *[f"{CRAWL}/doctor"] * 13]
-        ]
+        reports = [people.submit(dashboard.get, path) for path in paths]
         assert dashboard.get(CRAWL)["queued"] == 1
         assert not any(report.done() for report in reports)
         go.set()
         assert {report.result()["frontier"] for report in reports} == {None, NAME}
 
 
-# What is shared
+# What programs ask, as they ask the exporter
 
 
-def test_ten_who_ask_cost_one_look() -> None:
-    """Who asks meanwhile waits for the same; afterwards it is shown for a while; then it is looked
-    at anew, and an error is shared, too."""
-    looks: list[int] = []
+def test_scale(dashboard: Served, frontier: Frontier) -> None:
+    """Also of a crawl that has not begun, of which one worker is wanted."""
+    assert dashboard.get(f"/scale/{NAME}")["workers"] == 0
+    assert dashboard.get(f"/scale/{NAME}?run=monday")["workers"] == 1
+    frontier.push([f"https://a.example/{n}" for n in range(50)])
+    assert dashboard.get(f"/scale/{NAME}?max=3")["workers"] == 3
+
+
+def test_programs_take_no_thread_from_people(
+    dashboard: Served, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a Redis that hangs those of them that are too many are told so soon."""
+    frontier.push(["https://a.example/"])
     go = threading.Event()
 
-    def look() -> int:
-        go.wait(10)
-        looks.append(1)
-        if len(looks) == 2:
-            raise redis.ConnectionError
-        return len(looks)
+    def scale(frontier: Frontier, query: Mapping[str, str]) -> dict[str, Any]:
+        go.wait(20)
+        return {}
 
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            shared = Shared(threads, look, lasts=60.0)
-            asking = [asyncio.ensure_future(shared.get()) for _ in range(10)]
-            await asyncio.sleep(0)
-            asking.pop().cancel()  # it went away
+    monkeypatch.setattr(exporter, "scale", scale)
+    monkeypatch.setattr(serving, "PATIENCE", 0.1)
+    many = 24
+    with ThreadPoolExecutor(many) as programs:
+        asking = [programs.submit(dashboard.ask, f"/scale/{NAME}") for _ in range(many)]
+        try:
+            refused = many - exporter.THREADS
+            wait_until(lambda: sum(one.done() for one in asking) == refused, 15, "the refusals")
+            assert dashboard.get(CRAWL)["queued"] == 1
+        finally:
             go.set()
-            assert await asyncio.gather(*asking) == [1] * 9
-            assert (await shared.get(), len(looks)) == (1, 1)
-            shared.forget()
-            found = await asyncio.gather(shared.get(), shared.get(), return_exceptions=True)
-            assert [type(error) for error in found] == [redis.ConnectionError] * 2
-            shared.forget()
-            assert await shared.get() == 3
-
-    asyncio.run(scenario())
-
-
-def test_a_failure_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis that did not answer for a while is asked again soon."""
-    monkeypatch.setattr("scrapy_redisq.ops.dashboard.shared.SHARE", 10_000)
-    monkeypatch.setattr("scrapy_redisq.ops.dashboard.shared.FAILED_LASTS", 0.0)
-    looks: list[int] = []
-
-    def look() -> int:
-        time.sleep(0.02)
-        looks.append(1)
-        if len(looks) == 1:
-            raise redis.TimeoutError
-        return len(looks)
-
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            shared = Shared(threads, look, lasts=0.0)
-            with pytest.raises(redis.TimeoutError):
-                await shared.get()
-            assert [await shared.get(), await shared.get()] == [2, 2]
-
-    asyncio.run(scenario())
-
-
-def test_a_look_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not shown for long, and it is said how old it is."""
-    monkeypatch.setattr("scrapy_redisq.ops.dashboard.shared.SHARE", 1_000_000)
-    looks: list[int] = []
-
-    def look() -> int:
-        looks.append(1)
-        time.sleep(0.02)
-        return len(looks)
-
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            shared = Shared(threads, look, lasts=0.0, longest=0.0)
-            assert [await shared.get(), await shared.get()] == [1, 2]
-            shared = Shared(threads, look, lasts=0.0)
-            assert await shared.get() == await shared.get() == 3
-            assert (await shared.aged())[1] >= 0.02
-            listed: Listed[int] = Listed(threads, lambda: iter([look()]))
-            while not (await listed.get())[1]:
-                pass
-            assert 0.02 <= listed.age < 1_000
-
-    asyncio.run(scenario())
-
-
-def test_a_long_list_is_shown_as_it_comes() -> None:
-    """The first who asks gets what is there so far, later ones the whole while it is read anew."""
-    go = threading.Event()
-
-    def read() -> Iterator[int]:
-        yield from range(1_000)
-        go.wait(10)
-        yield from range(1_000, 2_000)
-
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            listed = Listed(threads, read, lasts=0.0)
-            some, is_all = await listed.get()
-            assert (some, is_all) == (list(range(len(some))), False)
-            assert len(some) <= 1_000
-            go.set()
-            while not is_all:
-                some, is_all = await listed.get()
-            assert some == list(range(2_000))
-            go.clear()
-            assert await listed.get() == (some, True)
-            go.set()
-
-    asyncio.run(scenario())
-
-
-def test_a_list_that_was_begun_before_a_change() -> None:
-    """It does not take the place of one that was begun afterwards and is done sooner."""
-    numbers = itertools.count()
-    begun, go = threading.Event(), threading.Event()
-
-    def read() -> Iterator[int]:
-        number = next(numbers)
-        if number == 0:
-            begun.set()
-            go.wait(10)
-        yield number
-
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            listed = Listed(threads, read, lasts=60.0)
-            assert await listed.get() == ([], False)
-            assert begun.wait(10)
-            listed.forget()
-            while not (found := await listed.get())[1]:
-                pass
-            assert found == ([1], True)
-            go.set()
-        assert await listed.get() == ([1], True)
-
-    asyncio.run(scenario())
-
-
-def test_hosts_by_part_of_their_name() -> None:
-    many = [Host(f"h{n:06}", 0, 0, 0, 0.0, ()) for n in range(20_000)]
-    matching = [*filter(Match(" H0199 "), many)]
-    assert (len(matching), page_of(matching, "slot", False, 0, 50)[0].slot) == (100, "h019900")
-
-
-def sample(at: int, **counts: Any) -> dict[str, Any]:
-    zeros = dict.fromkeys(("pages", "items", "errors", "created", "finished"), 0)
-    return {"run": "r", "at": at, **zeros, **counts}
-
-
-def test_rates_and_the_end() -> None:
-    """A rate is that of the last minute of this run, and the end that of the last ten: not told
-    where it is not in sight."""
-    status = {
-        **sample(0), "state": "running", "queued": 400, "delayed": 50, "leased": 50,
-    }  # fmt: skip
-    minutes = [
-        sample(60 * n, pages=100 * n, items=50 * n, created=500 + 20 * n, finished=100 * n)
-        for n in range(6)
-    ]
-    told = figures(status, [{**sample(0), "run": "before", "pages": 10**6}, *minutes])
-    assert (told["pages_per_minute"], told["items_per_minute"]) == (100, 50)
-    assert told["left"] == pytest.approx(60 * 500 / 80, abs=0.1)
-    assert told["recent"] == [100.0] * 5
-    growing = [{**one, "created": 500 + 200 * n} for n, one in enumerate(minutes)]
-    assert figures(status, growing)["left"] is None
-    assert figures(status, [])["pages_per_minute"] is None
-    stopped = figures({**status, "state": "stopped"}, minutes)
-    assert (stopped["pages_per_minute"], stopped["left"]) == (0, None)
-
-
-def test_who_has_changed_something_sees_it_in_the_list() -> None:
-    """However long it takes to read that anew."""
-
-    async def play() -> None:
-        entries, pause = [1], 0.0
-
-        def read() -> Iterator[int]:
-            time.sleep(pause)
-            yield from list(entries)
-
-        with ThreadPoolExecutor() as threads:
-            listed = Listed(threads, read, lasts=0.0)
-            assert await listed.get() == ([1], True)
-            pause = 0.2
-            entries.append(2)
-            assert await listed.get() == ([1], True)
-            listed.forget()
-            assert await listed.get() == ([1, 2], True)
-
-    asyncio.run(play())
+        found = Counter(one.result().status for one in asking)
+    assert found == {503: refused, 200: exporter.THREADS}

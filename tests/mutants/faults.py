@@ -574,8 +574,8 @@ MUTANTS = [
     ),
     Mutant(
         "ops/autoscale/fleet.py",
-        "first * 2 ** min(self.failures - 1, 30)",
-        "first",
+        "first_pause * 2.0 ** min(self.failures, 30)",
+        "first_pause",
         "tests/control/test_autoscale.py",
     ),
     Mutant(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-WITH_VALUE = {
-    *("-a", "-s", "-o", "-O", "-t", "-L"),
-    *("--set", "--output", "--overwrite-output", "--output-format"),
-    *("--logfile", "--loglevel", "--pidfile", "--profile"),
-}
-"""Options of ``scrapy crawl`` that are followed by their value."""
+_parser = argparse.ArgumentParser("scrapy crawl", add_help=False, allow_abbrev=False)
+_parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
+_parser.add_argument("-a", dest="arguments", action="append", default=[])
+_parser.add_argument("-o", "-O", "-t", "-L", "--output", "--overwrite-output", "--output-format")
+_parser.add_argument("--logfile", "--loglevel", "--pidfile", "--profile")
 
 
 @dataclass
@@ -24,33 +24,14 @@ class CrawlCommand:
     spider: str = ""
 
     def __post_init__(self) -> None:
-        verb = next(
-            (i for i, word in enumerate(self.words) if word in {"crawl", "runspider"}), None
-        )
-        if verb is None:
+        verbs = [i for i, word in enumerate(self.words) if word in {"crawl", "runspider"}]
+        if not verbs:
             return
-        for option, value in _parsed(self.words[verb + 1 :]):
-            if option in {"-s", "--set", "-a"}:
-                name, _, text = value.partition("=")
-                (self.arguments if option == "-a" else self.settings)[name] = text
-            elif not option:
-                self.spider = self.spider or value
+        given, others = _parser.parse_known_args(self.words[verbs[0] + 1 :])
+        for pairs, of in ((given.settings, self.settings), (given.arguments, self.arguments)):
+            of.update((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
+        self.spider = next((word for word in others if not word.startswith("-")), "")
 
     def in_run(self, name: str) -> list[str]:
         """The command of a worker of the run that is called so."""
         return [*self.words, "-s", f"REDISQ_RUN={name}"]
-
-
-def _parsed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """-> (option, value), ("", argument)."""
-    rest = iter(words)
-    for word in rest:
-        option, is_one, value = word.partition("=")
-        if word in WITH_VALUE:
-            yield word, next(rest, "")
-        elif is_one and option in WITH_VALUE:
-            yield option, value
-        elif word[:2] in WITH_VALUE:  # "-sNAME=VALUE"
-            yield word[:2], word[2:]
-        elif not word.startswith("-"):
-            yield "", word

@@ -41,7 +41,9 @@ class Bounds:
 
 class Fleet:
     """The processes, in the order of their starts. ``start`` makes one of its number (from 1 on),
-    ``say`` tells a person what was done and why."""
+    ``say`` tells a person what was done and why. ``codes``: of those that have ended; ``stops``:
+    how often all were stopped; ``failures``: starts in turn that ended at once; ``held_back``: why
+    there are fewer than wanted, or ""."""
 
     def __init__(
         self,
@@ -53,21 +55,17 @@ class Fleet:
     ) -> None:
         self._start, self._say, self._clock = start, say, clock
         self.bounds = bounds
-        self._over_since: float | None = None
         self.processes: list[Process] = []
         self.codes: list[int] = []
-        self.stops = 0
-        self.failures = 0
+        self.stops = self.failures = 0
+        self.held_back = ""
         self._ended: list[tuple[Process, int, float]] = []
         self._started = 0
         self._failed = -math.inf
         self._finished: int | None = None
         self._finished_then: int | None = None
-        self._next_change = 0.0
-        self._next_start = 0.0
-        self._too_many_since: float | None = None
-        self.held_back = ""
-        """Why there are fewer than wanted, or ""."""
+        self._next_change = self._next_start = 0.0
+        self._too_many_since = self._over_since = math.inf
 
     @property
     def running(self) -> list[Process]:
@@ -84,12 +82,11 @@ class Fleet:
                 self.processes.remove(process)
                 self._ended.append((process, code, process.age))
                 self.codes.append(code)
-            elif AT_ONCE <= process.age < self._clock() - self._failed:
+                continue
+            if AT_ONCE <= process.age < self._clock() - self._failed:
                 self.failures = 0  # one that was started after it works
-            if code is None and process.overdue > self.bounds.grace and not process.killed:
-                self._say(
-                    f"worker {process.number} (pid {process.pid}) does not stop: it is killed"
-                )
+            if process.overdue > self.bounds.grace and not process.killed:
+                self._say(f"{process} does not stop: it is killed")
                 process.kill()
 
     @property
@@ -103,22 +100,20 @@ class Fleet:
         ended, self._ended = self._ended, []
         self._finished = finished
         for process, code, age in ended:
-            text = f"worker {process.number} (pid {process.pid}) ended with exit code {code}"
-            at_once = age < AT_ONCE
-            if process.stopping or (code == 0 and (over or not at_once)):
+            text = f"{process} ended with exit code {code}"
+            if process.stopping or (code == 0 and (over or age >= AT_ONCE)):
                 self._say(text)
-                continue
-            see = f", see {process.log}" if process.log else ""
-            self._note_failure(f"{text} after {age:.1f} s{see}")
+            else:
+                see = f", see {process.log}" if process.log else ""
+                self._note_failure(f"{text} after {age:.1f} s{see}")
 
     def _note_failure(self, text: str) -> None:
         if self.failures == 0:
             self._finished_then = self._finished
+        pause = min(LONGEST_PAUSE, self.bounds.first_pause * 2.0 ** min(self.failures, 30))
         self.failures += 1
         self._failed = self._clock()
-        longest, first = LONGEST_PAUSE, self.bounds.first_pause
-        pause = min(longest, first * 2 ** min(self.failures - 1, 30))
-        self._next_start = self._clock() + pause
+        self._next_start = self._failed + pause
         self._say(f"{text}; the next starts in {pause:g} s at the earliest")
 
     def has_failed(self, finished: int | None = None) -> bool:
@@ -127,10 +122,10 @@ class Fleet:
 
     def see_off(self) -> None:
         """The run is complete: who has not left after the grace period is told to."""
-        self._over_since = self._over_since or self._clock()
+        self._over_since = min(self._over_since, self._clock())
         if self._clock() - self._over_since > self.bounds.grace:
             for process in self.running:
-                self._say(f"worker {process.number} (pid {process.pid}) stays: it is stopped")
+                self._say(f"{process} stays: it is stopped")
                 process.stop()
 
     # How many there are
@@ -146,50 +141,51 @@ class Fleet:
         if load.is_short and len(running) > max(1, self.bounds.least):
             if may_stop:
                 self._stop_newest("memory is short")
-            return
-        if len(running) <= target:
-            self._too_many_since = None
-        if len(running) < target:
-            self._start_some(target, load, now)
         elif len(running) > target:
-            self._too_many_since = self._too_many_since or now
+            self._too_many_since = min(self._too_many_since, now)
             if may_stop and now >= self._too_many_since + self.bounds.patience:
                 self._stop_newest(f"{target} would do")
+        else:
+            self._too_many_since = math.inf
+            self._start_some(target, load, now)
 
     def _start_some(self, target: int, load: Load, now: float) -> None:
         """The least number at once, after failures and beyond it one at a time."""
-        if now < self._next_start:
-            self.held_back = f"the next start is in {self._next_start - now:.0f} s"
-            return
         while len(self.running) < target and not self.stops:
-            few = len(self.running) < self.bounds.least
-            if self.running and not few:
+            if now < self._next_start:
+                self.held_back = f"the next start is in {self._next_start - now:.0f} s"
+                return
+            if self.running and len(self.running) >= self.bounds.least:
                 if now < self._next_change:
                     return
                 if not load.has_room(max(one.rss for one in self.running), self.bounds.most_cpu):
                     self.held_back = "CPU or memory has no room for one more"
                     return
-            self._started += 1
-            try:
-                process = self._start(self._started)
-            except (OSError, subprocess.SubprocessError) as error:
-                if not (self.processes or self.codes):
-                    raise  # there is no such command
-                # No memory for one more, or the command is being replaced: the other workers go on.
-                self._note_failure(f"worker {self._started} could not be started: {error}")
+            if not self._start_one():
                 return
-            self.processes.append(process)
-            if self.stops and not process.stopping:  # the signal has come meanwhile
-                process.stop()
-            self._say(f"worker {process.number} started (pid {process.pid})")
             self._next_change = now + BETWEEN
             if self.failures:
                 self._next_start = now + self.bounds.first_pause
-                return
+
+    def _start_one(self) -> bool:
+        self._started += 1
+        try:
+            process = self._start(self._started)
+        except (OSError, subprocess.SubprocessError) as error:
+            if not (self.processes or self.codes):
+                raise  # there is no such command
+            # No memory for one more, or the command is being replaced: the other workers go on.
+            self._note_failure(f"worker {self._started} could not be started: {error}")
+            return False
+        self.processes.append(process)
+        if self.stops and not process.stopping:  # the signal has come meanwhile
+            process.stop()
+        self._say(f"worker {process.number} started (pid {process.pid})")
+        return True
 
     def _stop_newest(self, why: str) -> None:
         process = self.running[-1]
-        self._say(f"worker {process.number} (pid {process.pid}) is stopped: {why}")
+        self._say(f"{process} is stopped: {why}")
         process.stop()
         self._next_change = self._clock() + BETWEEN
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ FIRST_GUESS = 200 * 2**20
 
 def processors() -> int:
     """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
+    if sys.platform.startswith("linux"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
@@ -39,16 +40,19 @@ class Load:
 
     def has_room(self, worker_bytes: int, most_cpu: float) -> bool:
         """For one more worker, that takes as much as the largest."""
-        if self.cpu is not None and most_cpu and self.cpu >= most_cpu:
-            return False
-        if self.free is None or self.total is None:
-            return True
-        return self.free - max(worker_bytes, FIRST_GUESS) > RESERVE * self.total
+        is_busy = self.cpu is not None and most_cpu and self.cpu >= most_cpu
+        return not is_busy and not self._is_below(RESERVE, max(worker_bytes, FIRST_GUESS))
 
     @property
     def is_short(self) -> bool:
         """Memory is about to run out."""
-        return self.free is not None and self.total is not None and self.free < SHORT * self.total
+        return self._is_below(SHORT)
+
+    def _is_below(self, share: float, taken: int = 0) -> bool:
+        """Whether less than that share of the memory is free, when ``taken`` bytes are."""
+        if self.free is None or self.total is None:
+            return False
+        return self.free - taken < share * self.total
 
 
 class Machine:

@@ -47,6 +47,9 @@ class Process:
             if output:
                 output.close()
 
+    def __str__(self) -> str:
+        return f"worker {self.number} (pid {self.pid})"
+
     @property
     def pid(self) -> int:
         return self._process.pid

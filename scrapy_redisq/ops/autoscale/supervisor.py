@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import redis
 
@@ -39,38 +39,31 @@ class Job:
     bounds: Bounds
 
 
-class Audience(Protocol):
-    """Who is told what is done."""
-
-    def say(self, text: str) -> None:
-        """Something was done."""
-
-    def show(self, supervisor: Supervisor) -> None:
-        """There was another look."""
-
-
 class Supervisor:
     """Starts and stops workers until the run is complete, or a signal ends it.
 
     ``status``: what the frontier said last, None: nothing yet. ``away``: why it cannot be looked
-    at now, else "". ``wanted``: workers that would have work, ``because`` of what.
+    at now, else "". ``wanted``: workers that would have work, ``because`` of what. ``say`` is told
+    what is done, ``show`` that there was another look.
     """
 
-    def __init__(self, frontier: Frontier, job: Job, audience: Audience) -> None:
+    def __init__(
+        self,
+        frontier: Frontier,
+        job: Job,
+        say: Callable[[str], object],
+        show: Callable[[Supervisor], object],
+    ) -> None:
         self._frontier = frontier
         self._job = job
         self._run_name = job.run_name
-        self._audience = audience
-        self.fleet = Fleet(self._start, audience.say, job.bounds)
+        self._say, self._show = say, show
+        self.fleet = Fleet(self._start, say, job.bounds)
         self._machine, self.load = Machine(), Load()
         self.status: dict[str, Any] | None = None
         self.wanted, self.because = 0, ""
         self.away = ""
         self._complete = False
-
-    def stop(self) -> None:
-        """A signal has come."""
-        self.fleet.stop()
 
     def run(self) -> int:
         """Until there is nothing left to do; -> the exit code."""
@@ -87,17 +80,11 @@ class Supervisor:
                 time.sleep(TICK)
 
     def _start(self, number: int) -> Process:
-        logs = self._job.logs
-        log = logs / f"worker-{number}.log" if logs else None
-        return Process(number, self._command(), log)
-
-    def _command(self) -> list[str]:
-        """Of a run that has begun no worker makes another one, whatever REDISQ_RESUME says."""
-        words = self._job.words
+        logs, words = self._job.logs, self._job.words
         begun = self._run_name and self.status and self.status["run_name"] == self._run_name
         if begun and CrawlCommand(words).spider:
-            return [*words, "-s", "REDISQ_RESUME=True"]
-        return words
+            words = [*words, "-s", "REDISQ_RESUME=True"]  # whatever else it says: not another run
+        return Process(number, words, logs / f"worker-{number}.log" if logs else None)
 
     def _loop(self) -> int:
         next_look, seen = 0.0, (0, 0)
@@ -107,7 +94,7 @@ class Supervisor:
             if now >= next_look or changes != seen:
                 self._look()
                 verdict = self._step()
-                self._audience.show(self)
+                self._show(self)
                 if verdict is not None:
                     return verdict
                 took = time.monotonic() - now
@@ -118,27 +105,21 @@ class Supervisor:
         self.load = self._machine.look()
         try:
             status = self._frontier.status()
+            # Where workers name the run themselves, and none goes on, they begin any.
+            begins = status["state"] in OVER and not self.fleet.codes
             wanted = self._frontier.wanted_workers(
                 least=self.fleet.bounds.least,
                 concurrency=self._job.concurrency,
                 status=status,
-                run=self._begins(status),
+                run=self._run_name or ("that the command names" if begins else ""),
             )
         except (redis.RedisError, ServerError) as error:
             self.away = f"Redis is away, trying again: {error}"
-            return
         except FrontierError as error:  # workers pass over a key that is in the way
             self.away = f"The crawl cannot be looked at, trying again: {error}"
-            return
-        self.away = ""
-        self.status = status
-        self.wanted, self.because = wanted.workers, wanted.because
-
-    def _begins(self, status: Mapping[str, Any]) -> str:
-        """The name of the run that may have to be begun; any, where workers name it themselves and
-        none goes on."""
-        names_it = status["state"] in OVER and not self.fleet.codes
-        return self._run_name or ("that the command names" if names_it else "")
+        else:
+            self.away, self.status = "", status
+            self.wanted, self.because = wanted.workers, wanted.because
 
     def _step(self) -> int | None:
         """Start and stop workers; -> the exit code if it is over."""
@@ -151,13 +132,13 @@ class Supervisor:
             fleet.see_off()
         if not fleet.processes:
             if complete:
-                self._audience.say(f"the run {self._run_name} is complete".replace("  ", " "))
+                self._say(f"the run {self._run_name} is complete".replace("  ", " "))
                 return 0
             if fleet.stops:
                 return max(fleet.codes, default=0)
             if fleet.has_failed(finished):
                 code = fleet.codes[-1]
-                self._audience.say(
+                self._say(
                     f"given up: {fleet.failures} workers in turn ended at once, the last with exit "
                     f"code {code}, and no page was finished: see what they said"
                 )

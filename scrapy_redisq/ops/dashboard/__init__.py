@@ -4,8 +4,7 @@
 ``guard``      who may ask and change what; headers of every answer
 ``crawls``     the frontiers, each opened once, looked at in threads
 ``shared``     one look for all who ask at the same time; long lists, read in portions
-``hosts``      hosts sorted, filtered, in pages
-``letters``    dead letters grouped, filtered, in pages
+``lists``      hosts and dead letters sorted, grouped, filtered, in pages
 ``figures``    rates, and when a crawl may end, of its samples
 ``reads``      what GET answers
 ``changes``    what POST does

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator
 from importlib import resources
+from pathlib import Path
 
 import redis
 from aiohttp import web
@@ -24,38 +25,42 @@ from scrapy_redisq.ops.serving import Handler, NoThread
 logger = logging.getLogger(__name__)
 
 TYPES = {
-    "html": "text/html",
-    "css": "text/css",
-    "js": "text/javascript",
-    "svg": "image/svg+xml",
-    "txt": "text/plain",
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
 }
+
+STATUSES: dict[int, tuple[type[Exception], ...]] = {
+    404: (NoCrawl,),
+    503: (redis.RedisError, NoThread, *TROUBLE),
+    409: (FrontierError,),
+    400: (ValueError, RedisqError),
+}
+"""What errors are to whoever asked: the first that fits."""
 
 
 def make_app(crawls: Crawls, rules: Rules) -> web.Application:
     """The dashboard of these crawls, which are closed with it."""
-    app = web.Application(
-        middlewares=[in_json, guarded(rules)],
-        client_max_size=MOST_BODY,
-    )
+
+    async def closing(app: web.Application) -> None:
+        app[CLOSING].set()
+
+    async def closed(app: web.Application) -> AsyncIterator[None]:
+        yield
+        crawls.close()
+
+    app = web.Application(middlewares=[in_json, guarded(rules)], client_max_size=MOST_BODY)
     app[CRAWLS], app[RULES], app[exporter.PROGRAMS] = crawls, rules, crawls.programs
     app[CLOSING], app[OPEN] = asyncio.Event(), set()
     app.on_response_prepare.append(add_headers)
-    app.on_shutdown.append(_end_streams)
-    app.cleanup_ctx.append(_closed)
+    app.on_shutdown.append(closing)
+    app.cleanup_ctx.append(closed)
     for module in (reads, changes, streams, exporter):
         app.add_routes(module.routes)
     app.add_routes(pages())
     return app
-
-
-async def _end_streams(app: web.Application) -> None:
-    app[CLOSING].set()
-
-
-async def _closed(app: web.Application) -> AsyncIterator[None]:
-    yield
-    app[CRAWLS].close()
 
 
 @web.middleware
@@ -66,37 +71,32 @@ async def in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         if not request.path.startswith(DATA):
             raise
-        status, text = error.status, error.text or error.reason
-        headers = {
-            name: value
-            for name, value in error.headers.items()
-            if name in ("WWW-Authenticate", "Allow")
-        }
-        return web.json_response({"error": text}, status=status, headers=headers)
-    except NoCrawl as problem:
-        status, text = 404, str(problem)
-    except (redis.RedisError, NoThread, *TROUBLE) as problem:
-        status, text = 503, request.app[CRAWLS].redact(problem)
-    except FrontierError as problem:
-        status, text = 409, request.app[CRAWLS].redact(problem)
-    except (ValueError, RedisqError) as problem:
-        status, text = 400, request.app[CRAWLS].redact(problem)
-    except Exception:
+        kept = {"WWW-Authenticate", "Allow"} & set(error.headers)
+        return web.json_response(
+            {"error": error.text or error.reason},
+            status=error.status,
+            headers={name: error.headers[name] for name in kept},
+        )
+    except Exception as error:
+        fits = (status for status, kinds in STATUSES.items() if isinstance(error, kinds))
+        if status := next(fits, None):
+            text = request.app[CRAWLS].redact(error)
+            return web.json_response({"error": text}, status=status)
         logger.exception("%s %s", request.method, request.path)
-        status, text = 500, "the dashboard failed: its log says how"
-    return web.json_response({"error": text}, status=status)
+        text = "the dashboard failed: its log says how"
+        return web.json_response({"error": text}, status=500)
 
 
 def pages() -> list[web.RouteDef]:
     """The static files, which are few, small, and kept in memory: no path leads anywhere else."""
     folder = resources.files(__package__) / "static"
-    routes = []
-    for file in folder.iterdir():
-        if file.is_file():
-            body, kind = file.read_bytes(), TYPES[file.name.rpartition(".")[2]]
-            path = "/" if file.name == "index.html" else f"/{file.name}"
-            routes.append(web.get(path, _page(body, kind)))
-    return routes
+    return [
+        web.get(
+            "/" if file.name == "index.html" else f"/{file.name}",
+            _page(file.read_bytes(), TYPES[Path(file.name).suffix]),
+        )
+        for file in folder.iterdir()
+    ]
 
 
 def _page(body: bytes, kind: str) -> Handler:

@@ -18,8 +18,7 @@ from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.dashboard import redis_servers
 from scrapy_redisq.ops.dashboard.figures import figures
-from scrapy_redisq.ops.dashboard.hosts import Host
-from scrapy_redisq.ops.dashboard.letters import Letter
+from scrapy_redisq.ops.dashboard.lists import Host, Letter
 from scrapy_redisq.ops.dashboard.shared import Listed, Shared
 from scrapy_redisq.ops.doctor import Report
 from scrapy_redisq.ops.metrics.exporter import Programs
@@ -34,12 +33,8 @@ BY = "dashboard"
 THREADS = 12
 """Looks and changes that go on at the same time."""
 
-STATUS_LASTS = 1.0
-SERIES_LASTS = 5.0
-NAMES_LAST = 5.0
-SERVERS_LAST = 2.0
-MEMORY_LASTS = 15.0
-DOCTOR_LASTS = 10.0
+STATUS_LASTS, SERVERS_LAST, SERIES_LASTS, NAMES_LAST = 1.0, 2.0, 5.0, 5.0
+DOCTOR_LASTS, MEMORY_LASTS = 10.0, 15.0
 """Seconds for which what was seen is shown to other viewers, too."""
 
 RECENT = 61
@@ -55,58 +50,40 @@ def _no_room(why: str) -> None:
     raise FrontierError(f"the frontier {why}: push later what is not there yet")
 
 
-def aged(told: dict[str, Any], age: float) -> dict[str, Any]:
-    """``told``, with how old it is (seconds)."""
-    return {**told, "age": round(age, 1)}
-
-
 class NoCrawl(LookupError):
     """Raised when there is no frontier of this name."""
 
 
 class Crawl:
-    """One frontier, as all viewers share it. What ``silent`` does is not in the action log: many
-    things at once are one line there. ``doctor`` is the report of it and of its server."""
+    """One frontier, as all viewers share it; ``doctor``: the report of it and of its server."""
 
     def __init__(
-        self,
-        frontier: Frontier,
-        silent: Frontier,
-        threads: Executor,
-        doctor: Shared[dict[str, Any]],
+        self, frontier: Frontier, threads: Executor, doctor: Shared[dict[str, Any]]
     ) -> None:
         self.frontier = frontier
-        self.silent = silent
         self.doctor = doctor
         self.status = Shared(threads, self._status, lasts=STATUS_LASTS)
-        self.hosts: Listed[Host] = Listed(threads, self._hosts)
-        self.letters: Listed[Letter] = Listed(threads, self._letters)
+        self.memory = Shared(threads, frontier.memory, lasts=MEMORY_LASTS)
+        self.hosts = Listed(threads, lambda: map(Host.of, frontier.slots()))
+        self.letters = Listed(threads, lambda: map(Letter.of, frontier.dead()))
         self._recent: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._threads = threads
-        self.memory = Shared(threads, frontier.memory, lasts=MEMORY_LASTS)
         self._series: dict[int, Shared[dict[str, Any]]] = {}
-
-    async def told(self) -> dict[str, Any]:
-        """The status as whoever looks is shown it, with its ``age`` (seconds)."""
-        return aged(*await self.status.aged())
 
     def series(self, resolution: int) -> Shared[dict[str, Any]]:
         """Samples, and the marks beside them."""
+
+        def look() -> dict[str, Any]:
+            return {**self.frontier.series(resolution), "marks": self.frontier.marks()}
+
         if resolution not in self._series:
-
-            def look() -> dict[str, Any]:
-                series = self.frontier.series(resolution)
-                return {**series, "marks": self.frontier.marks()}
-
             self._series[resolution] = Shared(self._threads, look, lasts=SERIES_LASTS)
         return self._series[resolution]
 
     def changed(self) -> None:
         """A person changed something, and wants to see it."""
-        self.status.forget()
-        self.hosts.forget()
-        self.letters.forget()
-        self.doctor.forget()
+        for seen in (self.status, self.hosts, self.letters, self.doctor):
+            seen.forget()
 
     def _status(self) -> dict[str, Any]:
         """The status, with why little happens and what its samples say."""
@@ -117,17 +94,10 @@ class Crawl:
             if why["reason"] == "shard_away":  # other shards are there, and worth a word
                 raise ConnectionError(why["text"]) from None
             raise
-        told = {**status, "why": self.frontier.why(status)}
-        now = time.monotonic()
+        why, now = self.frontier.why(status), time.monotonic()
         if now - self._recent[0] >= SERIES_LASTS:
             self._recent = now, self.frontier.series(10, most=RECENT)["samples"]
-        return {**told, **figures(status, self._recent[1])}
-
-    def _hosts(self) -> Any:
-        return (Host.of(slot) for slot in self.frontier.slots())
-
-    def _letters(self) -> Any:
-        return (Letter.of(letter) for letter in self.frontier.dead())
+        return {**status, "why": why, **figures(status, self._recent[1])}
 
 
 class Crawls:
@@ -135,7 +105,6 @@ class Crawls:
     heeds its settings."""
 
     def __init__(self, server: Server, open_to_push: Opener, examine: Examiner) -> None:
-        self.address = server.address
         self._server = server
         self._open_to_push = open_to_push
         self._examine = examine
@@ -181,26 +150,24 @@ class Crawls:
         read. Raises if none can because Redis is away."""
         names, not_all = await self.names.get()
         found = await asyncio.gather(*map(self._status_of, names), return_exceptions=True)
-        told: dict[str, Any] = {"crawls": [], "problems": {}, "not_all": not_all}
+        crawls, problems = [], {}
         for name, status in zip(names, found, strict=True):
             if isinstance(status, TROUBLE) and len(names) == 1:
                 raise status
-            if isinstance(status, NoCrawl):
-                continue
-            if isinstance(status, BaseException):
-                if not isinstance(status, (FrontierError, *TROUBLE)):
-                    raise status
-                told["problems"][name] = self.redact(status)
-            elif status["state"] != "absent":
-                told["crawls"].append(status)
-        if told["problems"] and not told["crawls"]:
-            raise ConnectionError(next(iter(told["problems"].values())))
-        told["servers"], age = await self.servers.aged()
-        ages = [age, *(crawl["age"] for crawl in told["crawls"])]
-        return aged(told, max(ages))
+            if isinstance(status, (FrontierError, *TROUBLE)):
+                problems[name] = self.redact(status)
+            elif isinstance(status, dict) and status["state"] != "absent":
+                crawls.append(status)
+            elif isinstance(status, BaseException) and not isinstance(status, NoCrawl):
+                raise status
+        if problems and not crawls:
+            raise ConnectionError(next(iter(problems.values())))
+        servers = await self.servers.told()
+        age = max(told["age"] for told in (servers, *crawls))
+        return {**servers, "crawls": crawls, "problems": problems, "not_all": not_all, "age": age}
 
     async def _status_of(self, name: str) -> dict[str, Any]:
-        return await (await self.crawl(name)).told()
+        return await (await self.crawl(name)).status.told()
 
     def redact(self, error: object) -> str:
         """The text of an error, without passwords; redis-py's do not say what is away."""
@@ -215,8 +182,8 @@ class Crawls:
                 self._server.revive()
             raise
 
-    def _servers(self) -> list[dict[str, Any]]:
-        return redis_servers.told(self._client)
+    def _servers(self) -> dict[str, Any]:
+        return {"servers": redis_servers.told(self._client)}
 
     def _doctor(self, name: str | None) -> Shared[dict[str, Any]]:
         def look() -> dict[str, Any]:
@@ -226,17 +193,14 @@ class Crawls:
 
     def _open(self, name: str) -> Crawl:
         try:
-            frontier, silent = (Frontier(self._server, name, client=self._client) for _ in range(2))
+            frontier = Frontier(self._server, name, client=self._client)
         except SettingError as error:
             raise NoCrawl(str(error)) from None
-        try:
-            there = frontier.config() is not None
-        except FrontierError:
-            there = True  # whoever looks at it is told what is wrong
-        if not there:
-            raise NoCrawl(f"there is no crawl {name!r}")
+        with contextlib.suppress(FrontierError):  # whoever looks at it is told what is wrong
+            if frontier.config() is None:
+                raise NoCrawl(f"there is no crawl {name!r}")
         frontier.by = BY
-        opened = Crawl(frontier, silent, self._threads, self._doctor(name))
+        opened = Crawl(frontier, self._threads, self._doctor(name))
         return self._crawls.setdefault(name, opened)  # somebody else may have opened it meanwhile
 
     def _opened_to_push(self, name: str) -> Frontier:

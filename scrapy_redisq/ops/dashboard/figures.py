@@ -6,14 +6,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-NOW = 60.0
-"""Seconds over which a rate "now" is averaged."""
+NOW, TREND = 60.0, 600.0
+"""Seconds over which a rate "now" is averaged, and it is seen whether the crawl comes to an end."""
 
 SHORTEST = 5.0
 """Seconds below which a rate says nothing."""
-
-TREND = 600.0
-"""Seconds over which it is seen whether the crawl comes to an end."""
 
 Sample = Mapping[str, Any]
 
@@ -23,27 +20,22 @@ def figures(status: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, A
     ``left`` (seconds until the end; None: it is not in sight), and ``recent``, pages a minute
     from sample to sample."""
     own = [sample for sample in samples if sample["run"] == status["run"]]
-    window = _window(own, NOW)
     is_running = status["state"] == "running"
     told: dict[str, Any] = {
-        f"{what}_per_minute": _rate(window, what) if is_running else 0.0
+        f"{what}_per_minute": _rate(_last(own, NOW), what) if is_running else 0.0
         for what in ("pages", "items", "errors")
     }
-    told["left"] = _left(status, _window(own, TREND)) if is_running else None
-    told["recent"] = [
-        round(_rate([before, after], "pages") or 0.0, 1)
-        for before, after in itertools.pairwise(own)
-    ]
+    told["left"] = _left(status, _last(own, TREND)) if is_running else None
+    told["recent"] = [_rate(pair, "pages") or 0.0 for pair in itertools.pairwise(own)]
     return told
+
+
+def _last(samples: Sequence[Sample], seconds: float) -> list[Sample]:
+    return [sample for sample in samples if samples[-1]["at"] - sample["at"] <= seconds]
 
 
 def _span(samples: Sequence[Sample]) -> float:
     return samples[-1]["at"] - samples[0]["at"] if samples else 0.0
-
-
-def _window(samples: Sequence[Sample], seconds: float) -> list[Sample]:
-    """The last samples, that many seconds of them."""
-    return [sample for sample in samples if samples[-1]["at"] - sample["at"] <= seconds]
 
 
 def _rate(samples: Sequence[Sample], what: str) -> float | None:
@@ -51,8 +43,8 @@ def _rate(samples: Sequence[Sample], what: str) -> float | None:
     if _span(samples) < SHORTEST:
         return None
     # Requeued dead letters are no longer finished; nobody un-fetches a page.
-    per_second: float = max(0, samples[-1][what] - samples[0][what]) / _span(samples)
-    return round(60 * per_second, 1)
+    more: float = max(0, samples[-1][what] - samples[0][what])
+    return round(60 * more / _span(samples), 1)
 
 
 def _left(status: Mapping[str, Any], samples: Sequence[Sample]) -> float | None:

@@ -1,13 +1,8 @@
-"""Who may ask and change what.
+"""Who may ask and change what: see docs/dashboard.md.
 
-What has to hold, and by what it does:
-
-- Nobody else's page reads or changes anything. It cannot read an answer of another origin (there
-  are no CORS headers), what it sends is refused (Origin, Sec-Fetch-Site), and so is a page that
-  made its own name lead here (Host: DNS rebinding). A change needs a header that no form can send.
-- Whoever asks needs the token, also on a loopback address, which all users of the machine reach.
-  The token travels in a header: never in a URL, which ends up in logs, never in a cookie, which a
-  browser sends by itself. Nobody is told the token.
+No page of another origin reads or changes anything: there are no CORS headers, and Origin,
+Sec-Fetch-Site and Host are looked at. Whoever asks needs the token, also on a loopback address,
+which all users of the machine reach; it travels in a header, which no form can send.
 """
 
 from __future__ import annotations
@@ -67,36 +62,31 @@ class Rules:
                 f"a token has at least {SHORTEST_TOKEN} characters: letters, digits, signs of ASCII"
             )
 
-    def session(self) -> dict[str, Any]:
-        """What a page of this dashboard has to know first."""
-        return {"read_only": self.read_only}
-
-    def refusal(self, request: web.Request) -> web.HTTPException | None:
-        """Why ``request`` gets no answer; None: it does."""
+    def check(self, request: web.Request) -> None:
+        """Raises what ``request`` is to be told if it gets no answer."""
         # Not request.host, which looks for a name of this machine where none is given.
         host = request.headers.get("Host", "")
-        if not self.is_own_host(host):
-            return web.HTTPMisdirectedRequest(text=f"this dashboard is not {host!r}: see --host")
+        if not self._is_own_host(host):
+            raise web.HTTPMisdirectedRequest(text=f"this dashboard is not {host!r}: see --host")
         if not request.path.startswith(DATA):
-            return None  # the pages hold no data
-        if not self.is_own_page(request):
-            return web.HTTPForbidden(text="asked by a page of another origin")
+            return  # the pages hold no data
+        if not self._is_own_page(request):
+            raise web.HTTPForbidden(text="asked by a page of another origin")
         is_change = request.method not in ("GET", "HEAD")
         if is_change and self.read_only:
-            return web.HTTPForbidden(text="this dashboard is read-only")
+            raise web.HTTPForbidden(text="this dashboard is read-only")
         if request.path == SESSION and not is_change:
-            return None
+            return
         if not self._has_token(request):
-            return web.HTTPUnauthorized(
+            raise web.HTTPUnauthorized(
                 text="the token is missing or wrong", headers={"WWW-Authenticate": "Bearer"}
             )
         if is_change and request.content_type != "application/json":
-            return web.HTTPUnsupportedMediaType(text="takes application/json")
+            raise web.HTTPUnsupportedMediaType(text="takes application/json")
         if (request.content_length or 0) > MOST_BODY:
-            return web.HTTPRequestEntityTooLarge(MOST_BODY, request.content_length or 0)
-        return None
+            raise web.HTTPRequestEntityTooLarge(MOST_BODY, request.content_length or 0)
 
-    def is_own_host(self, host: str) -> bool:
+    def _is_own_host(self, host: str) -> bool:
         """Whether no name of a stranger leads here: an address cannot be given to a stranger."""
         name = host
         try:
@@ -107,7 +97,7 @@ class Rules:
         return not address.is_unspecified
 
     @staticmethod
-    def is_own_page(request: web.Request) -> bool:
+    def _is_own_page(request: web.Request) -> bool:
         """Whether the page that asks is of this dashboard, or it is no page at all."""
         if request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
             return False
@@ -125,8 +115,7 @@ def guarded(rules: Rules) -> Any:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if refusal := rules.refusal(request):
-            raise refusal
+        rules.check(request)
         return await handler(request)
 
     return guard

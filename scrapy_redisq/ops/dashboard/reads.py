@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 from aiohttp import web
 
 from scrapy_redisq.control import DeadLetter
-from scrapy_redisq.ops.dashboard import hosts, letters
-from scrapy_redisq.ops.dashboard.crawls import Crawl, Crawls, aged
+from scrapy_redisq.ops.dashboard import lists
+from scrapy_redisq.ops.dashboard.crawls import Crawl, Crawls
 from scrapy_redisq.ops.dashboard.guard import SESSION, Rules
+from scrapy_redisq.ops.dashboard.shared import Shared, aged
 
 T = TypeVar("T")
 
@@ -34,9 +35,19 @@ async def crawl_of(request: web.Request) -> Crawl:
     return await request.app[CRAWLS].crawl(request.match_info["name"])
 
 
+async def answer(request: web.Request, look: Callable[[], Any]) -> web.Response:
+    """What ``look`` says, in a thread."""
+    return web.json_response(await request.app[CRAWLS].run(look))
+
+
+async def answer_shared(look: Shared[Any]) -> web.Response:
+    """What is known of what all look at."""
+    return web.json_response(await look.told())
+
+
 @routes.get(SESSION)
 async def session(request: web.Request) -> web.Response:
-    return web.json_response(request.app[RULES].session())
+    return web.json_response({"read_only": request.app[RULES].read_only})
 
 
 @routes.get("/api/crawls")
@@ -46,50 +57,53 @@ async def overview(request: web.Request) -> web.Response:
 
 @routes.get("/api/servers")
 async def servers(request: web.Request) -> web.Response:
-    found, age = await request.app[CRAWLS].servers.aged()
-    return web.json_response(aged({"servers": found}, age))
+    return await answer_shared(request.app[CRAWLS].servers)
 
 
 @routes.get("/api/doctor")
 async def doctor(request: web.Request) -> web.Response:
-    return web.json_response(aged(*await request.app[CRAWLS].doctor.aged()))
+    return await answer_shared(request.app[CRAWLS].doctor)
 
 
 @routes.get("/api/crawls/{name}/doctor")
 async def doctor_of_crawl(request: web.Request) -> web.Response:
-    return web.json_response(aged(*await (await crawl_of(request)).doctor.aged()))
+    return await answer_shared((await crawl_of(request)).doctor)
 
 
 @routes.get("/api/crawls/{name}")
 async def status(request: web.Request) -> web.Response:
-    return web.json_response(await (await crawl_of(request)).told())
+    return await answer_shared((await crawl_of(request)).status)
+
+
+@routes.get("/api/crawls/{name}/memory")
+async def memory(request: web.Request) -> web.Response:
+    return await answer_shared((await crawl_of(request)).memory)
 
 
 @routes.get("/api/crawls/{name}/series")
 async def series(request: web.Request) -> web.Response:
     resolution = _number(request.query, "resolution", 10, 10_000)
-    found = await (await crawl_of(request)).series(resolution).aged()
-    return web.json_response(aged(*found))
+    return await answer_shared((await crawl_of(request)).series(resolution))
 
 
 @routes.get("/api/crawls/{name}/actions")
 async def actions(request: web.Request) -> web.Response:
     frontier = (await crawl_of(request)).frontier
-    found = await request.app[CRAWLS].run(frontier.actions)
-    return web.json_response({"actions": found[::-1]})
+    return await answer(request, lambda: {"actions": frontier.actions()[::-1]})
 
 
 @routes.get("/api/crawls/{name}/history")
 async def history(request: web.Request) -> web.Response:
     frontier = (await crawl_of(request)).frontier
     limit = _number(request.query, "limit", 50, MOST_ROWS)
-    found = await request.app[CRAWLS].run(lambda: frontier.history(limit))
-    return web.json_response({"finished": found})
+    return await answer(request, lambda: {"finished": frontier.history(limit)})
 
 
-@routes.get("/api/crawls/{name}/memory")
-async def memory(request: web.Request) -> web.Response:
-    return web.json_response(aged(*await (await crawl_of(request)).memory.aged()))
+@routes.get("/api/crawls/{name}/url")
+async def url(request: web.Request) -> web.Response:
+    frontier = await request.app[CRAWLS].to_push(request.match_info["name"])
+    given, slot = request.query.get("url", ""), request.query.get("slot") or None
+    return await answer(request, lambda: frontier.url(given, slot=slot))
 
 
 # Hosts
@@ -99,45 +113,42 @@ async def memory(request: web.Request) -> web.Response:
 async def list_hosts(request: web.Request) -> web.Response:
     """The page is chosen of a list that may be some seconds old, its rows are read now."""
     crawl, query = await crawl_of(request), request.query
-    match = match_of(query, hosts.Match)
+    match = match_of(query, lists.HostMatch)
     sort = query.get("sort", "queued")
-    if sort not in hosts.SORTS:
-        raise ValueError(f"sort is one of {', '.join(hosts.SORTS)}")
-    descending = query.get("order", "desc" if hosts.SORTS[sort][1] else "asc") == "desc"
+    if sort not in lists.SORTS:
+        raise ValueError(f"sort is one of {', '.join(lists.SORTS)}")
+    descending = query.get("order", "desc" if lists.SORTS[sort][1] else "asc") == "desc"
     offset, limit = _page(query)
     known, is_all = await crawl.hosts.get()
-    terms = sort, descending
 
     def choose() -> dict[str, Any]:
-        matching = known if match == hosts.Match() else [host for host in known if match(host)]
-        page = hosts.page_of(matching, *terms, offset, limit)
+        matching = [host for host in known if match(host)]
+        page = lists.page_of(matching, sort, descending, offset, limit)
         found = {slot.slot: slot for slot in crawl.frontier.named_slots(row.slot for row in page)}
-        now = hosts.page_of([hosts.Host.of(slot) for slot in found.values()], *terms, 0, limit)
-        rows = [{**found[row.slot].to_json(), "states": row.states} for row in now]
-        told = {"hosts": rows, "total": len(matching), "known": len(known), "complete": is_all}
-        return {**told, "queued": sum(host.queued for host in matching)}
+        now = lists.page_of(map(lists.Host.of, found.values()), sort, descending, 0, limit)
+        told = {
+            "hosts": [{**found[row.slot].to_json(), "states": row.states} for row in now],
+            "total": len(matching),
+            "queued": sum(host.queued for host in matching),
+            "known": len(known),
+            "complete": is_all,
+        }
+        return told if offset else {**told, "counts": lists.counts(known)}
 
-    told = aged(await request.app[CRAWLS].run(choose), crawl.hosts.age)
-    if offset == 0:
-        told["counts"] = await request.app[CRAWLS].run(lambda: hosts.counts(known))
-    return web.json_response(told)
+    told = await request.app[CRAWLS].run(choose)
+    return web.json_response(aged(told, crawl.hosts.age))
 
 
 @routes.get("/api/crawls/{name}/hosts/{slot:[^/]*}")  # a download_slot may be called anything
 async def one_host(request: web.Request) -> web.Response:
     """With what waits, by priority."""
-    frontier = (await crawl_of(request)).frontier
-    slot = request.match_info["slot"]
+    frontier, slot = (await crawl_of(request)).frontier, request.match_info["slot"]
 
     def look() -> dict[str, Any]:
-        found = frontier.slot(slot)
-        return {
-            **found.to_json(),
-            "states": hosts.states_of(found),
-            "priorities": frontier.slot_queues(slot),
-        }
+        found, priorities = frontier.slot(slot), frontier.slot_queues(slot)
+        return {**found.to_json(), "states": lists.states_of(found), "priorities": priorities}
 
-    return web.json_response(await request.app[CRAWLS].run(look))
+    return await answer(request, look)
 
 
 # Dead letters
@@ -145,19 +156,19 @@ async def one_host(request: web.Request) -> web.Response:
 
 @routes.get("/api/crawls/{name}/dead")
 async def list_letters(request: web.Request) -> web.Response:
-    crawl, match = await crawl_of(request), match_of(request.query, letters.Match)
+    crawl, match = await crawl_of(request), match_of(request.query, lists.LetterMatch)
     offset, limit = _page(request.query)
     known, is_all = await crawl.letters.get()
 
     def choose() -> dict[str, Any]:
-        matching = known if match == letters.Match() else [x for x in known if match(x)]
+        matching = [letter for letter in known if match(letter)]
         newest = sorted(matching, key=lambda letter: letter.at, reverse=True)
         ids = [letter.id for letter in newest[offset : offset + limit]]
         found = {letter.id: letter.to_json() for letter in crawl.frontier.dead_letters(ids)}
         return {
             "total": len(matching),
             "letters": [found[letter_id] for letter_id in ids if letter_id in found],
-            "groups": letters.groups(known, match),
+            "groups": lists.groups(known, match),
             "known": len(known),
             "complete": is_all,
         }
@@ -169,15 +180,16 @@ async def list_letters(request: web.Request) -> web.Response:
 @routes.get("/api/crawls/{name}/dead/export")
 async def export(request: web.Request) -> web.StreamResponse:
     """A file as ``dead export`` writes it, of those that match; JSON, one on each line."""
-    crawl, match = await crawl_of(request), match_of(request.query, letters.Match)
-    run = request.app[CRAWLS].run
-    found = (letter for letter in crawl.frontier.dead() if match(letter))
+    crawl, match = await crawl_of(request), match_of(request.query, lists.LetterMatch)
+    run, frontier = request.app[CRAWLS].run, crawl.frontier
+    found = (letter for letter in frontier.dead() if match(letter))
     response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-    lines = await run(lambda: _lines(crawl.frontier.name, found))
+    # Before the headers: what is wrong is said by the status.
+    lines = await run(lambda: _lines(frontier.name, found))
     await response.prepare(request)
     while lines:
         await response.write(lines)
-        lines = await run(lambda: _lines(crawl.frontier.name, found))
+        lines = await run(lambda: _lines(frontier.name, found))
     await response.write_eof()
     return response
 
@@ -189,24 +201,14 @@ def _lines(name: str, found: Iterable[DeadLetter]) -> bytes:
 
 @routes.get("/api/crawls/{name}/dead/{id}")
 async def one_letter(request: web.Request) -> web.Response:
-    frontier = (await crawl_of(request)).frontier
-    letter = await request.app[CRAWLS].run(
-        lambda: frontier.dead_letter(request.match_info["id"]),
-    )
+    frontier, letter_id = (await crawl_of(request)).frontier, request.match_info["id"]
+    letter = await request.app[CRAWLS].run(lambda: frontier.dead_letter(letter_id))
     if letter is None:
         raise web.HTTPNotFound(text="this dead letter is not there (any more)")
     return web.json_response(letter.to_json())
 
 
-# URLs
-
-
-@routes.get("/api/crawls/{name}/url")
-async def url(request: web.Request) -> web.Response:
-    crawls = request.app[CRAWLS]
-    frontier = await crawls.to_push(request.match_info["name"])
-    given, slot = request.query.get("url", ""), request.query.get("slot") or None
-    return web.json_response(await crawls.run(lambda: frontier.url(given, slot=slot)))
+# What is asked for
 
 
 def match_of(query: Mapping[str, str], kind: type[T]) -> T:

@@ -40,12 +40,14 @@ def told(client: Client) -> list[dict[str, Any]]:
     if one server is all there is, and it is away."""
     found = []
     for node in nodes_of(client):
+        options = node.connection_pool.connection_kwargs
+        address = options.get("path") or f"{options.get('host', '')}:{options.get('port', '')}"
         try:
-            found.append(_told(node))
+            found.append({"address": str(address), **_told(node)})
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             if not isinstance(client, Cluster):
                 raise
-            found.append({"address": _address(node), "away": str(error)})
+            found.append({"address": str(address), "away": str(error)})
     return found
 
 
@@ -54,44 +56,30 @@ def _told(node: redis.Redis) -> dict[str, Any]:
     node.ping()
     latency = time.perf_counter() - began
     info: dict[str, Any] = {}
+    slow: list[dict[str, Any]] = []
     with contextlib.suppress(redis.ResponseError):  # denied
         info = node.info()
+    with contextlib.suppress(redis.ResponseError):
+        slow = _slow(node.slowlog_get(SLOW))
     condition = condition_of(node)
     return {
-        "address": _address(node),
         **{name: info.get(field) for field, name in INFO.items()},
         "used": condition.used,
         "most": condition.most,
         "refuses": condition.refuses,
         "latency": round(latency, 6),
-        "slow": _slow(node),
+        "slow": slow,
     }
 
 
-def _address(node: redis.Redis) -> str:
-    options = node.connection_pool.connection_kwargs
-    if "path" in options:
-        return str(options["path"])
-    return f"{options.get('host', '')}:{options.get('port', '')}"
-
-
-def _slow(node: redis.Redis) -> list[dict[str, Any]]:
-    """Runs of our scripts that were slow, newest first; [] where it may not be asked."""
-    try:
-        entries = node.slowlog_get(SLOW)
-    except redis.ResponseError:
-        return []
+def _slow(entries: list[Any]) -> list[dict[str, Any]]:
+    """Runs of our scripts that were slow, newest first."""
     names = known_scripts()
-    slow = []
+    found = []
     for entry in entries:
         words = entry["command"].decode(errors="replace").split(maxsplit=5)
         if len(words) > 3 and words[0].upper() == "EVALSHA" and words[1] in names:
-            slow.append(
-                {
-                    "at": entry["start_time"],
-                    "seconds": entry["duration"] / 1e6,
-                    "script": names[words[1]],
-                    "key": words[3],
-                }
-            )
-    return slow
+            at, seconds = entry["start_time"], entry["duration"] / 1e6
+            told = {"at": at, "seconds": seconds, "script": names[words[1]], "key": words[3]}
+            found.append(told)
+    return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
@@ -13,24 +14,26 @@ T = TypeVar("T")
 SHARE = 10
 """What takes long is looked at less often: a tenth of the time is spent with it."""
 
-LONGEST = 10.0
-"""Seconds for which what was seen is shared at most, however long the look took: whoever looks at
-a page wants to see what is."""
-
-LONGEST_LIST = 60.0
-"""The same of a long list, which costs Redis more."""
+LONGEST, LONGEST_LIST = 10.0, 60.0
+"""Seconds for which what was seen is shared at most, however long the look took; and the same of a
+long list, which costs Redis more."""
 
 FAILED_LASTS = 5.0
-"""Seconds for which a failure is shared at most, however long it took: then it may be over."""
+"""The same of a failure: then it may be over."""
 
 FIRST_WAIT = 0.05
-"""Seconds that the first who asks for a long list waits for a part of it."""
+"""Seconds that those who ask for a long list wait for it: then they get a part, or an older one."""
 
 CHANGED_WAIT = 2.0
 """The same of who asks after something was changed here, and wants to see that."""
 
 PORTION = 200
 """Entries after which other threads get a turn, and what is there so far is shown."""
+
+
+def aged(found: Any, age: float) -> dict[str, Any]:
+    """``found``, with how old it is (seconds)."""
+    return {**found, "age": round(age, 1)}
 
 
 class Shared(Generic[T]):
@@ -57,17 +60,20 @@ class Shared(Generic[T]):
 
     async def get(self) -> T:
         """Raises what ``look`` does."""
-        return (await self.aged())[0]
+        return (await self._seen())[0]
 
-    async def aged(self) -> tuple[T, float]:
-        """The same, and its age: the seconds since that look began."""
+    async def told(self) -> dict[str, Any]:
+        """The same, if that is a mapping, with its ``age``: the seconds since that look began."""
+        found, began = await self._seen()
+        return aged(found, time.monotonic() - began)
+
+    async def _seen(self) -> tuple[T, float]:
         if self._running is None or (self._running.done() and time.monotonic() >= self._ends):
             loop = asyncio.get_running_loop()
             self._running = loop.run_in_executor(self._threads, self._timed)
             self._running.add_done_callback(_retrieved)
         # Who goes away takes it from nobody else.
-        found, began = await asyncio.shield(self._running)
-        return found, time.monotonic() - began
+        return await asyncio.shield(self._running)
 
     def forget(self) -> None:
         """Something was changed: who asks next gets a new look."""
@@ -104,10 +110,10 @@ class Listed(Generic[T]):
         self, threads: Executor, read: Callable[[], Iterable[T]], *, lasts: float = 2.0
     ) -> None:
         self._read = read
-        self._growing: list[T] = []
-        self._whole: list[T] | None = None
+        self._found: list[T] = []
+        self._is_all = False
         self._began = 0.0
-        self._changes = self._changes_seen = 0
+        self._wait = FIRST_WAIT
         self._refresh: Shared[None] = Shared(threads, self._fill, lasts=lasts, longest=LONGEST_LIST)
 
     @property
@@ -117,44 +123,27 @@ class Listed(Generic[T]):
 
     async def get(self) -> tuple[list[T], bool]:
         """(the entries, whether that is all). Raises what ``read`` does."""
-        changes = self._changes
         refresh = asyncio.ensure_future(self._refresh.get())
         refresh.add_done_callback(_retrieved)
-        if self._whole is None:
-            await asyncio.wait([refresh], timeout=FIRST_WAIT)
-        else:
-            # A short list is fresh, of a long one the last is shown while it is read anew.
-            timeout = CHANGED_WAIT if changes > self._changes_seen else FIRST_WAIT / 5
-            await asyncio.wait([refresh], timeout=timeout)
+        await asyncio.wait([refresh], timeout=self._wait)
         if refresh.done():
             refresh.result()
-            self._changes_seen = max(changes, self._changes_seen)
-        whole = self._whole
-        return (self._growing[:], False) if whole is None else (whole, True)
+            self._wait = FIRST_WAIT
+        return self._found[:], self._is_all
 
     def forget(self) -> None:
         """Something was changed: who asks next has it read anew."""
-        self._changes += 1
+        self._wait = CHANGED_WAIT
         self._refresh.forget()
 
     def _fill(self) -> None:
         entries: list[T] = []
         began = time.monotonic()
-        if self._whole is None:
-            self._growing, self._began = entries, began
-        for portion in portions(self._read()):
+        if not self._is_all:
+            self._found, self._began = entries, began
+        reading = iter(self._read())
+        while portion := list(itertools.islice(reading, PORTION)):
             entries += portion
             time.sleep(0)  # other threads, which answer requests, are due
         if began >= self._began:  # else another one, begun later, has more of what was changed
-            self._whole, self._began = entries, began
-            self._growing = []
-
-
-def portions(entries: Iterable[T]) -> Iterator[list[T]]:
-    portion: list[T] = []
-    for entry in entries:
-        portion.append(entry)
-        if len(portion) == PORTION:
-            yield portion
-            portion = []
-    yield portion
+            self._found, self._began, self._is_all = entries, began, True

@@ -1,13 +1,12 @@
 """Server-sent events: what changes, every few seconds, for as long as somebody looks.
 
-Each event is all there is to show, so that a stream that was cut is simply begun anew. The pages
-read them by ``fetch()``: an ``EventSource`` cannot send the token in a header, and a ticket in the
-URL would be a secret in logs.
+Each event is all there is to show, so that a stream that was cut is simply begun anew.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -44,46 +43,32 @@ async def overview(request: web.Request) -> web.StreamResponse:
 @routes.get("/api/crawls/{name}/stream")
 async def one_crawl(request: web.Request) -> web.StreamResponse:
     """``status``: as ``/api/crawls/NAME``."""
-    await crawl_of(request)
-
-    async def look() -> dict[str, Any]:
-        return await (await crawl_of(request)).told()
-
-    return await _stream(request, "status", look)
+    crawl = await crawl_of(request)
+    return await _stream(request, "status", crawl.status.told)
 
 
 async def _stream(
     request: web.Request, name: str, look: Callable[[], Awaitable[dict[str, Any]]]
 ) -> web.StreamResponse:
     """Events ``name``, or ``away`` with what is wrong."""
-    streams, mine = request.app[OPEN], object()
+    streams, closing, mine = request.app[OPEN], request.app[CLOSING], object()
     if len(streams) >= MOST:
         raise web.HTTPServiceUnavailable(text=f"{MOST} pages are open: this one has to wait")
     streams.add(mine)
-    try:
-        return await _write(request, name, look)
-    finally:
-        streams.discard(mine)
-
-
-async def _write(
-    request: web.Request, name: str, look: Callable[[], Awaitable[dict[str, Any]]]
-) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     response.headers["X-Accel-Buffering"] = "no"  # a proxy shall pass each on at once
-    await response.prepare(request)
-    closing = request.app[CLOSING]
-    while not closing.is_set():
-        try:
-            event, data = name, await look()
-        except (FrontierError, NoCrawl, NoThread, redis.RedisError, *TROUBLE) as error:
-            event, data = "away", {"error": request.app[CRAWLS].redact(error)}
-        try:
+    try:
+        await response.prepare(request)
+        while not closing.is_set():
+            try:
+                event, data = name, await look()
+            except (FrontierError, NoCrawl, NoThread, redis.RedisError, *TROUBLE) as error:
+                event, data = "away", {"error": request.app[CRAWLS].redact(error)}
             await response.write(f"event: {event}\ndata: {json.dumps(data)}\n\n".encode())
-        except (ConnectionError, asyncio.CancelledError):
-            break  # nobody looks any more
-        try:
-            await asyncio.wait_for(closing.wait(), EVERY)
-        except asyncio.TimeoutError:
-            continue
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(closing.wait(), EVERY)
+    except (ConnectionError, asyncio.CancelledError):
+        pass  # nobody looks any more
+    finally:
+        streams.discard(mine)
     return response

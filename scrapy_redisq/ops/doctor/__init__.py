@@ -14,8 +14,6 @@ Nothing is changed, and no look takes Redis more than about a millisecond::
     examination   all of them but the last, on a server
 """
 
-from __future__ import annotations
-
 from scrapy_redisq.ops.doctor.report import Level, Line, Report
 
 __all__ = ["Level", "Line", "Report"]

@@ -11,9 +11,14 @@ from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.doctor.report import Level, Line, note, ok, problem, warning
 from scrapy_redisq.settings.settings import RedisqSettings
 
-BAD = {"redis_full", "redis_refuses", "corrupt", "shard_away", "redis_away"}
-IN_NEED = {"sink_away", "set_aside", "unclaimed"}
-TOLD = {"no_workers", "paused", "parked", "quiet"}
+LEVELS = {
+    **dict.fromkeys(("no_workers", "paused", "parked", "quiet"), Level.NOTE),
+    **dict.fromkeys(("sink_away", "set_aside", "unclaimed"), Level.WARNING),
+    **dict.fromkeys(
+        ("redis_full", "redis_refuses", "corrupt", "shard_away", "redis_away"), Level.PROBLEM
+    ),
+}
+"""Reasons of `Frontier.why` for which a crawl does not go on; all others are well."""
 
 HOUR, DAY = 3_600, 86_400
 LARGE_REQUEST = 2_000
@@ -35,69 +40,60 @@ def examine(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
     why = frontier.why(status)
     yield _why(why, f"{status['state']}: ")
     yield from map(ok, why["also"])
-    yield from seen(status)
+    yield seen(status)
     yield from ends(status, settings)
     yield from workers(status, settings)
 
 
 def _why(why: Mapping[str, Any], state: str = "") -> Line:
-    level = Level.OK
-    for worse, reasons in ((Level.NOTE, TOLD), (Level.WARNING, IN_NEED), (Level.PROBLEM, BAD)):
-        if why["reason"] in reasons:
-            level = worse
-    matters = "The crawl does not go on, or not with all it has." if level else ""
-    remedy = "see scrapy redisq status, and slots" if level else ""
-    return Line(level, f"{state}{why['text']}", matters, remedy)
+    text = f"{state}{why['text']}"
+    if level := LEVELS.get(why["reason"]):
+        matters = "The crawl does not go on, or not with all it has."
+        return Line(level, text, matters, "see scrapy redisq status, and slots")
+    return ok(text)
 
 
-def seen(status: Mapping[str, Any]) -> Iterator[Line]:
+def seen(status: Mapping[str, Any]) -> Line:
     """What the dupefilter has lost, or will."""
     count, filled = status["seen"], status["dupefilter"]
     if filled["kind"] not in {"bloom", "exact"}:
-        yield note(
+        return note(
             f"its dupefilter is {filled['kind']}",
             "After a lost end of Redis' log it remembers what the frontier has forgotten.",
             "scrapy_redisq.BloomDupeFilter or ExactDupeFilter",
         )
-        return
-    text = f"{count:,} seen URLs, {filled['fill']:.0%} of what the Bloom filter has room for"
     if filled["backend"] == "exact":
-        yield ok(f"{count:,} seen URLs, in an exact dupefilter")
-    elif filled["expected_loss"] > filled["error_rate"] * 1.01:
-        yield warning(
+        return ok(f"{count:,} seen URLs, in an exact dupefilter")
+    text = f"{count:,} seen URLs, {filled['fill']:.0%} of what the Bloom filter has room for"
+    if filled["expected_loss"] > filled["error_rate"] * 1.01:
+        return warning(
             f"{text}; 1 new URL in {1 / filled['expected_loss']:,.0f} is taken for seen",
             f"More than REDISQ_DUPEFILTER_ERROR_RATE, {filled['error_rate']:g}, allows.",
             "a larger REDISQ_DUPEFILTER_CAPACITY, from the next run on",
         )
-    elif count and filled["fill"] > 0.9:
-        yield note(
+    if count and filled["fill"] > 0.9:
+        return note(
             text,
             "It grows by another layer then: each costs memory and a look more.",
             "REDISQ_DUPEFILTER_CAPACITY as large as the crawl, from the next run on",
         )
-    else:
-        lost = count * filled["expected_loss"]
-        yield ok(f"{text}; less than {max(1, round(lost + 0.5)):,} of them lost by it")
+    lost = count * filled["expected_loss"]
+    return ok(f"{text}; less than {max(1, round(lost + 0.5)):,} of them lost by it")
 
 
 def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
     """Requests that did not end as they should."""
-    finished, dead = status["finished"], status["dead"]
-    if dead:
-        share = dead / max(1, finished)
+    if dead := status["dead"]:
+        share = dead / max(1, status["finished"])
         text = f"{counted(dead, 'dead letter')}, {share:.1%} of what is finished"
         level = warning if share > MANY_DEAD else note
-        yield level(
-            text,
-            "Requests that failed for good.",
-            "scrapy redisq dead list; then requeue",
+        yield level(text, "Requests that failed for good.", "scrapy redisq dead list; then requeue")
+    if dead > settings.dead_max:
+        yield warning(
+            f"only the last {settings.dead_max:,} of them are kept",
+            "The others cannot be looked at, nor tried again.",
+            "a larger REDISQ_DEAD_MAX",
         )
-        if dead > settings.dead_max:
-            yield warning(
-                f"only the last {settings.dead_max:,} of them are kept",
-                "The others cannot be looked at, nor tried again.",
-                "a larger REDISQ_DEAD_MAX",
-            )
     if stale := status["stale"]:
         yield warning(
             f"{stale:,} pages ended when their worker had been taken for dead",
@@ -113,7 +109,7 @@ def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
         )
     if foreign := status["foreign"]:
         yield warning(
-            f"{counted(foreign, 'dead letter')} {_be(foreign)} of something that nobody enqueued",
+            f"{counted(foreign, 'dead letter')} of something that nobody enqueued",
             "Something else than scrapy-redisq writes to these keys.",
             "a database or a user (ACL) of its own",
         )
@@ -121,52 +117,44 @@ def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
 
 def workers(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
     """Whether those that are alive say so in time."""
-    ttl = settings.lease_ttl
     alive = [worker for worker in status["workers"] if worker["alive"]]
     if not alive:
         return
+    ttl = settings.lease_ttl
     silent = max(worker["seen_ago"] for worker in alive)
     blocked = max(worker.get("blocked_seconds") or 0.0 for worker in alive)
-    remedy = "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL"
-    why = (
-        "A worker gives a sign of life four times in the TTL, unless a callback blocks it: then it "
-        "is taken for dead, and its pages are fetched again."
-    )
     text = f"{counted(len(alive), 'worker')} alive, each heard of within {silent:.0f} s"
-    if silent > ttl / 2:
-        yield warning(f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
-    else:
+    of_callback = f"a callback has let nothing else run for {blocked:.1f} s"
+    if silent <= ttl / 2:
         yield ok(text)
-    text = f"a callback has let nothing else run for {blocked:.1f} s"
-    if blocked > ttl / 2:
-        yield warning(f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
-    elif blocked > 1:
+    late = [text] * (silent > ttl / 2) + [of_callback] * (blocked > ttl / 2)
+    for what in late:
+        yield warning(
+            f"{what}, and REDISQ_LEASE_TTL is {ttl:g}",
+            "A worker gives a sign of life four times in the TTL, unless a callback blocks it: "
+            "then it is taken for dead, and its pages are fetched again.",
+            "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL",
+        )
+    if 1 < blocked <= ttl / 2:
         yield note(
-            text,
+            of_callback,
             "Meanwhile the worker downloads nothing, and keeps no delay.",
             "long work in a thread or a process of its own",
         )
 
 
-def memory_of(frontier: Frontier) -> Iterator[Line]:
-    """Raises what `Frontier.memory` does."""
-    yield from memory(frontier.memory())
-
-
-def memory(told: Mapping[str, Any]) -> Iterator[Line]:
-    """What takes the memory, and how long that will do."""
+def memory(frontier: Frontier) -> Iterator[Line]:
+    """What takes the memory, and how long that will do. Raises what `Frontier.memory` does."""
+    told = frontier.memory()
     if told["problem"]:
-        yield note(
-            "what takes it is not known",
-            f"It could not be asked for: {told['problem']}",
-            "what the message says",
-        )
+        text = f"It could not be asked for: {told['problem']}"
+        yield note("what takes it is not known", text, "what the message says")
         return
     parts = sorted(told["parts"].items(), key=lambda part: -part[1]["bytes"])
     shown = ", ".join(f"{name} {size_text(part['bytes'])}" for name, part in parts if part["bytes"])
     sample = "" if told["complete"] else " (a part of the keys was looked at)"
     yield ok(f"{size_text(told['bytes'])}: {shown}{sample}")
-    each = told["bytes_per_request"]
+    each, url = told["bytes_per_request"], told["bytes_per_url"]
     if each and each > LARGE_REQUEST:
         yield note(
             f"a request that waits takes {each:,.0f} bytes",
@@ -174,9 +162,8 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
             "less in meta: keys of records in place of the records",
         )
     elif each:
-        url = told["bytes_per_url"]
-        seen = f", a URL that was seen {url:,.1f}" if url else ""
-        yield ok(f"a request that waits takes {each:,.0f} bytes{seen}")
+        of_url = f", a URL that was seen {url:,.1f}" if url else ""
+        yield ok(f"a request that waits takes {each:,.0f} bytes{of_url}")
     if (largest := told["largest"]) and largest["bytes"] > LARGE_KEY:
         yield note(
             f"{largest['key']} takes {size_text(largest['bytes'])}",
@@ -195,7 +182,3 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
         yield ok(f"maxmemory is reached in {left / DAY:,.0f} days at the present pace")
     elif told["room_requests"] is not None:
         yield ok(f"room for about {told['room_requests']:,} more requests")
-
-
-def _be(number: int) -> str:
-    return "is" if number == 1 else "are"

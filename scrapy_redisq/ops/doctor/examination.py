@@ -13,7 +13,7 @@ from scrapy_redisq.errors import RedisqError, ServerBusy
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import meta_key, wake_channel
 from scrapy_redisq.ops.doctor import cluster, crawl, redis_server, rights
-from scrapy_redisq.ops.doctor.report import Line, Report, note, problem, warning
+from scrapy_redisq.ops.doctor.report import Line, Report, note, problem
 from scrapy_redisq.ops.doctor.server_info import Told
 from scrapy_redisq.ops.doctor.speed import speed
 from scrapy_redisq.server.cluster import Cluster, nodes_of
@@ -28,54 +28,48 @@ def examine(report: Report, opened: Server, settings: RedisqSettings, name: str 
     """Add to ``report`` what is to be said of the server, and of the frontier ``name``."""
     with Frontier(opened, name or NOBODY) as frontier:
 
+        def unreadable(error: Exception) -> Line:
+            why = "The rest of this part could not be looked at."
+            return problem(opened.redact(error), why, "what the message says")
+
         def look(about: str, lines: Iterable[Line]) -> None:
             try:
                 report.add(about, lines)
             except (redis.RedisError, RedisqError, OSError) as error:
-                report.add(about, [_unreadable(opened.redact(error))])
+                report.add(about, [unreadable(error)])
 
         config: FrontierConfig | None = None
         try:
             config = frontier.config() if name else None
         except (redis.RedisError, RedisqError, OSError) as error:
-            report.add("Crawl", [_unreadable(opened.redact(error))])
+            report.add("Crawl", [unreadable(error)])
             name = None
-        shards = config.shard_numbers(frontier.name) if config else (0,)
-        sentinel, is_cluster = opened.by_sentinels, isinstance(frontier.client, Cluster)
+        client = frontier.client
+        is_cluster = isinstance(client, Cluster)
 
         def of_server(told: Told) -> Iterator[Line]:
-            return redis_server.examine(told, cluster=is_cluster, sentinel=sentinel)
+            yield from redis_server.examine(
+                told, settings, cluster=is_cluster, sentinel=opened.by_sentinels
+            )
 
         if opened.embedded is not None:
-            report.add("Server", [_embedded()])
+            text, why = "it is the embedded server of this folder", "Other machines cannot have it."
+            report.add("Server", [note(text, why, "REDISQ_URL, where there are several machines")])
         look("Server", _of_each(opened, frontier, of_server))
-        look("Server", _against_settings(frontier, settings))
         look("Speed", _of_each(opened, frontier, speed))
-        look("Rights", _rights(opened, frontier, shards, settings, config))
-        if isinstance(frontier.client, Cluster):
-            placed, ttl = shards if config else (), settings.lease_ttl
-            look("Cluster", cluster.examine(frontier.client, name, placed, ttl))
+        look("Rights", _rights(opened, frontier, settings, config))
+        if isinstance(client, Cluster):
+            shards = config.shard_numbers(frontier.name) if config else ()
+            look("Cluster", cluster.examine(client, frontier.name, shards, settings.lease_ttl))
         if name:
             look("Crawl", crawl.examine(frontier, settings))
         if config:
-            look("Memory", crawl.memory_of(frontier))
+            look("Memory", crawl.memory(frontier))
 
 
 def unreachable(error: object) -> Line:
     """Where there is no server to look at."""
     return problem(str(error), "No crawl can begin.", "REDISQ_URL, or start the server")
-
-
-def _unreadable(error: str) -> Line:
-    return problem(error, "The rest of this part could not be looked at.", "what the message says")
-
-
-def _embedded() -> Line:
-    return note(
-        "it is the embedded server of this folder",
-        "Workers on other machines cannot have it.",
-        "REDISQ_URL, where there are several machines",
-    )
 
 
 def _of_each(
@@ -89,7 +83,9 @@ def _of_each(
             for line in look(Told(node)):
                 said.setdefault(line, []).append(number)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            said.setdefault(_silent(opened.redact(error)), []).append(number)
+            text = f"it does not answer: {opened.redact(error)}"
+            why = "Shards that it has stand still; those of other masters go on."
+            said.setdefault(problem(text, why, "the server, or its network"), []).append(number)
     for line, numbers in said.items():
         whose = ""
         if len(numbers) < len(nodes) and isinstance(frontier.client, Cluster):
@@ -98,44 +94,8 @@ def _of_each(
         yield replace(line, what=whose + line.what)
 
 
-def _against_settings(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
-    """Settings that these servers make useless, or slow."""
-    for node in nodes_of(frontier.client):
-        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
-            told = Told(node)
-            if not told.info:
-                continue
-            if 0 < settings.max_memory <= 1 and not told.number("maxmemory"):
-                yield warning(
-                    f"REDISQ_MAX_MEMORY is {settings.max_memory:g}, and there is no maxmemory",
-                    "A share of nothing: nobody waits.",
-                    "maxmemory on the server, or REDISQ_MAX_MEMORY in bytes",
-                )
-                return
-            replicas = int(told.number("connected_slaves"))
-            if settings.wait_replicas > replicas:
-                yield warning(
-                    f"REDISQ_WAIT_REPLICAS is {settings.wait_replicas}, and {replicas} are there",
-                    "Exchanges of several servers wait 100 ms each, in vain.",
-                    f"REDISQ_WAIT_REPLICAS {replicas}, or more replicas",
-                )
-                return
-
-
-def _silent(error: str) -> Line:
-    return problem(
-        f"it does not answer: {error}",
-        "Shards that it has stand still; those of other masters go on.",
-        "the server, or its network",
-    )
-
-
 def _rights(
-    opened: Server,
-    frontier: Frontier,
-    shards: tuple[int, ...],
-    settings: RedisqSettings,
-    config: FrontierConfig | None,
+    opened: Server, frontier: Frontier, settings: RedisqSettings, config: FrontierConfig | None
 ) -> Iterator[Line]:
     """Of the user, on each server that has a part of the frontier: what any of them denies is."""
     found: dict[str, bool] = {}
@@ -144,7 +104,7 @@ def _rights(
     def take(more: dict[str, bool]) -> None:
         found.update({name: may and found.get(name, True) for name, may in more.items()})
 
-    for shard in shards:
+    for shard in config.shard_numbers(frontier.name) if config else (0,):
         key = meta_key(frontier.name, shard)
         try:
             take(rights.allowed(frontier.client, key, has_meta=config is not None, bloom=bloom))
@@ -155,7 +115,7 @@ def _rights(
             return
     outside = [*rights.BY_CLIENTS]
     if opened.by_sentinels or settings.wait_replicas:
-        outside += rights.WITH_WAIT
+        outside += rights.WAIT
     channel = wake_channel(frontier.name, 0)
     for node in nodes_of(frontier.client):
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):

@@ -18,16 +18,8 @@ from scrapy_redisq.settings.setting import PREFIX, REMOVED, TOKEN_VARIABLE, path
 from scrapy_redisq.settings.settings import RedisqSettings
 
 OURS = "scrapy_redisq."
-IN_PLACE_OF = {
-    "RetryMiddleware": (
-        "scrapy.downloadermiddlewares.retry.RetryMiddleware",
-        "a retry waits in this process, and is lost with it",
-    ),
-    "RobotsTxtMiddleware": (
-        "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware",
-        "each worker fetches each robots.txt, and Crawl-delay is not heeded",
-    ),
-}
+RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
+ROBOTS_TXT = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
 
 
 def examine(
@@ -59,36 +51,31 @@ def _is_set(scrapys: BaseSettings, name: str) -> bool:
 
 
 def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
+    scheduler = path_of(scrapys["SCHEDULER"])
+    why = "Crawls join no frontier: each worker fetches everything."
     if not settings.enabled:
-        yield note(
-            "REDISQ_ENABLED is False",
-            "Crawls are Scrapy's own, in memory: each worker fetches everything.",
-            "REDISQ_ENABLED True, when the spider has been tried",
-        )
+        yield note("REDISQ_ENABLED is False", why, "REDISQ_ENABLED True, if it has been tried")
         return
-    if not path_of(scrapys["SCHEDULER"]).startswith(OURS):
-        yield problem(
-            f"SCHEDULER is {path_of(scrapys['SCHEDULER'])}",
-            "Crawls join no frontier: each worker fetches everything.",
-            'ADDONS = {"scrapy_redisq.Addon": 500}',
-        )
+    if not scheduler.startswith(OURS):
+        yield problem(f"SCHEDULER is {scheduler}", why, 'ADDONS = {"scrapy_redisq.Addon": 500}')
         return
     for kept in kept_lines(scrapys):
         yield warning(kept.what, f"{kept.why}.", kept.write)
-    chain = [
-        path_of(one) for one in build_component_list(scrapys.getwithbase("DOWNLOADER_MIDDLEWARES"))
-    ]
-    for name, (scrapys_own, why) in IN_PLACE_OF.items():
-        used = scrapys_own in chain
-        if name == "RobotsTxtMiddleware":
-            used = used and scrapys.getbool("ROBOTSTXT_OBEY")
-        if used:
-            yield warning(
-                f"{name} is Scrapy's",
-                f"{why[0].upper()}{why[1:]}.",
-                f"the add-on, or scrapy_redisq.Redisq{name} in its place",
-            )
-    if not any("BackOff" in one and one.startswith(OURS) for one in chain):
+    chain = build_component_list(scrapys.getwithbase("DOWNLOADER_MIDDLEWARES"))
+    paths = [path_of(one) for one in chain]
+    if RETRY in paths:
+        yield warning(
+            "RetryMiddleware is Scrapy's",
+            "A retry waits in this process, and is lost with it.",
+            "the add-on, or scrapy_redisq.RedisqRetryMiddleware in its place",
+        )
+    if ROBOTS_TXT in paths and scrapys.getbool("ROBOTSTXT_OBEY"):
+        yield warning(
+            "RobotsTxtMiddleware is Scrapy's",
+            "Each worker fetches each robots.txt, and Crawl-delay is not heeded.",
+            "the add-on, or scrapy_redisq.RedisqRobotsTxtMiddleware in its place",
+        )
+    if not any("BackOff" in path and path.startswith(OURS) for path in paths):
         yield warning(
             "RedisqBackOffMiddleware is missing",
             "A host that answers 429 or 503 is asked on by all workers.",
@@ -146,8 +133,8 @@ def _items(scrapys: BaseSettings, spider: type[Spider]) -> Iterator[Line]:
             "%(worker)s in its name, or a pipeline of scrapy_redisq.pipelines",
         )
     feeds = scrapys.getdict("FEEDS") or scrapys["FEED_URI"]
-    sinks = [path_of(one) for one in scrapys.getwithbase("ITEM_PIPELINES")]
-    if feeds and not any(one.startswith(OURS) for one in sinks):
+    sinks = map(path_of, scrapys.getwithbase("ITEM_PIPELINES"))
+    if feeds and not any(path.startswith(OURS) for path in sinks):
         yield note(
             "items go to feeds, and to no sink of scrapy_redisq.pipelines",
             "A page counts as done before its items are in the file: a worker that is killed "
@@ -159,59 +146,37 @@ def _items(scrapys: BaseSettings, spider: type[Spider]) -> Iterator[Line]:
 def _leases(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
     given, most = scrapys.getint("CONCURRENT_REQUESTS"), settings.max_leases
     at_once = downloads_at_once(scrapys)
+    text = f"REDISQ_MAX_LEASES is {most:,}, CONCURRENT_REQUESTS {given}"
+    cure = f"REDISQ_MAX_LEASES 0, which is {2 * at_once}"
     if most and most < given:
-        yield warning(
-            f"REDISQ_MAX_LEASES is {most}, CONCURRENT_REQUESTS {given}",
-            "A worker cannot hold as many requests as it might download at a time.",
-            f"REDISQ_MAX_LEASES 0, or {2 * at_once}",
-        )
+        why = "A worker cannot hold as many requests as it might download at a time."
+        yield warning(text, why, cure)
     elif most > 20 * at_once:
-        yield note(
-            f"REDISQ_MAX_LEASES is {most:,}, CONCURRENT_REQUESTS {given}",
-            "What one worker holds others cannot have, and it is fetched again if that one dies.",
-            f"REDISQ_MAX_LEASES 0, which is {2 * at_once}",
-        )
+        why = "What a worker holds others cannot have, and it is fetched again if that one dies."
+        yield note(text, why, cure)
     if settings.lease_ttl < 2 * SOCKET_TIMEOUT:
         yield warning(
             f"REDISQ_LEASE_TTL is {settings.lease_ttl:g}, an answer may take {SOCKET_TIMEOUT:g} s",
-            "A worker that waits once for an answer that is lost is nearly taken for dead.",
-            f"REDISQ_LEASE_TTL above {2 * SOCKET_TIMEOUT:g}",
-        )
-    elif settings.lease_ttl < 10:
-        yield note(
-            f"REDISQ_LEASE_TTL is {settings.lease_ttl:g}",
-            "A callback that blocks for so long makes its worker a dead one.",
-            "30 or more, unless callbacks are short",
+            "A worker that waits once for an answer that is lost is nearly taken for dead, and so "
+            "is one whose callback blocks for so long.",
+            f"REDISQ_LEASE_TTL above {2 * SOCKET_TIMEOUT:g}, or 30 unless callbacks are short",
         )
     if settings.rewind == 0:
-        yield note(
-            "REDISQ_REWIND is 0",
-            "Start requests that Redis loses with its last second are not sent again.",
-            "REDISQ_REWIND 30",
-        )
+        why = "Start requests that Redis loses with its last second are not sent again."
+        yield note("REDISQ_REWIND is 0", why, "REDISQ_REWIND 30")
 
 
 def _of_one_process(scrapys: BaseSettings) -> Iterator[Line]:
     if scrapys["JOBDIR"]:
-        yield warning(
-            "JOBDIR is set",
-            "Requests are kept in Redis; what extensions keep there two workers overwrite.",
-            "no JOBDIR",
-        )
+        why = "Requests are kept in Redis; what extensions keep there two workers overwrite."
+        yield warning("JOBDIR is set", why, "no JOBDIR")
     for name in ("SCHEDULER_PRIORITY_QUEUE", "SCHEDULER_DISK_QUEUE", "SCHEDULER_MEMORY_QUEUE"):
         if _is_set(scrapys, name):
             yield note(f"{name} is set", "It is not used: the queue is in Redis.")
-    counted = [
-        name
-        for name in ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT")
-        if scrapys.getint(name)
-    ]
-    if counted:
-        yield note(
-            f"{', '.join(counted)}",
-            "Each worker counts its own, and the frontier stays unfinished for the others.",
-            "nothing, if that is meant",
-        )
+    for name in ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT"):
+        if scrapys.getint(name):
+            why = "Each worker counts its own, and the frontier stays unfinished for the others."
+            yield note(f"{name} is set", why, "nothing, if that is meant")
 
 
 def _misspelt(scrapys: BaseSettings) -> Iterator[Line]:

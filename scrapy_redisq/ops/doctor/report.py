@@ -10,15 +10,13 @@ from typing import Any
 
 
 class Level(IntEnum):
-    """How bad it is. From `WARNING` on the exit code is 1."""
+    """How bad it is. `WARNING`: it makes a crawl slow, lossy or rude in some cases; `PROBLEM`: in
+    all cases, or no crawl works so."""
 
     OK = 0
     NOTE = 1
-    """Worth knowing; nothing need be done."""
     WARNING = 2
-    """It will make a crawl slow, lossy or rude, in some cases."""
     PROBLEM = 3
-    """It does, or no crawl can work so."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Report:
 
     def add(self, about: str, lines: Iterable[Line]) -> None:
         """Take in what was found about a part of it, as far as that comes before it raises."""
-        for line in lines:
-            self.lines.append(replace(line, about=about))
+        self.lines.extend(replace(line, about=about) for line in lines)
 
     @property
     def level(self) -> Level:
@@ -63,10 +60,8 @@ class Report:
 
     def parts(self) -> Iterator[tuple[str, list[Line]]]:
         """The lines of each part, the worst first."""
-        parts: dict[str, list[Line]] = {}
-        for line in self.lines:
-            parts.setdefault(line.about, []).append(line)
-        for about, lines in parts.items():
+        for about in dict.fromkeys(line.about for line in self.lines):
+            lines = (line for line in self.lines if line.about == about)
             yield about, sorted(lines, key=lambda line: -line.level)
 
     def to_json(self) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Whether a command is allowed is found out as a script would: it is called inside of one, on a key
 that does not exist or in a form that fails before it does anything. That needs no right of its
-own, works on each version, and heeds keys and channels. Five commands have no such form where
-there is no frontier; then these are not tried.
+own, works on each version, and heeds keys and channels. Where there is no frontier, the few
+commands that have no such form are not tried.
 """
 
 from __future__ import annotations
@@ -20,53 +20,25 @@ from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 
 _NONE, _META, _CHANNEL = "{none}", "{meta}", "{channel}"
 
+_OF_KEYS = "type exists pttl del unlink hlen hkeys hgetall llen lpop rpop scard smembers zcard"
+_OF_MEMBERS = "hget hdel hexists hmget srem sismember zrem zrevrank zscore"
+_OF_RANGES = "getrange lrange zcount zrange zrangebyscore zremrangebyrank zrevrange"
+
 IN_SCRIPTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_OF_KEYS.split(), (_NONE,)),
+    **dict.fromkeys(_OF_MEMBERS.split(), (_NONE, "x")),
+    **dict.fromkeys(_OF_RANGES.split(), (_NONE, "0", "1")),
+    **dict.fromkeys(("hscan", "lindex", "pexpire", "zscan"), (_NONE, "0")),
+    **dict.fromkeys(("lpush", "rpush", "sadd"), (_META, "x")),
     "time": (),
     "publish": (_CHANNEL, ""),
-    "type": (_NONE,),
-    "exists": (_NONE,),
-    "pexpire": (_NONE, "1"),
-    "pttl": (_NONE,),
-    "del": (_NONE,),
-    "unlink": (_NONE,),
-    "set": (_NONE, "", "XX"),
-    "getrange": (_NONE, "0", "1"),
-    "setrange": (_NONE, "-1", "x"),
     "object": ("ENCODING", _NONE),
-    "hget": (_NONE, "f"),
+    "set": (_NONE, "", "XX"),
+    "setrange": (_NONE, "-1", "x"),
     "hset": (_NONE, "f", "v", "odd"),
-    "hdel": (_NONE, "f"),
-    "hexists": (_NONE, "f"),
-    "hlen": (_NONE,),
-    "hkeys": (_NONE,),
-    "hmget": (_NONE, "f"),
-    "hgetall": (_NONE,),
-    "hincrby": (_NONE, "f", "none"),
-    "hscan": (_NONE, "0"),
     "hsetnx": (_META, "format", ""),
-    "lindex": (_NONE, "0"),
-    "llen": (_NONE,),
-    "lpop": (_NONE,),
-    "lpush": (_META, "x"),
-    "lrange": (_NONE, "0", "0"),
-    "rpop": (_NONE,),
-    "rpush": (_META, "x"),
-    "sadd": (_META, "x"),
-    "srem": (_NONE, "x"),
-    "scard": (_NONE,),
-    "sismember": (_NONE, "x"),
-    "smembers": (_NONE,),
+    "hincrby": (_NONE, "f", "none"),
     "zadd": (_NONE, "XX", "1", "x"),
-    "zcard": (_NONE,),
-    "zcount": (_NONE, "0", "1"),
-    "zrange": (_NONE, "0", "0"),
-    "zrangebyscore": (_NONE, "0", "1"),
-    "zrem": (_NONE, "x"),
-    "zremrangebyrank": (_NONE, "0", "0"),
-    "zrevrange": (_NONE, "0", "0"),
-    "zrevrank": (_NONE, "x"),
-    "zscan": (_NONE, "0"),
-    "zscore": (_NONE, "x"),
 }
 """Commands that scripts call, each in a form that does nothing. `_META` is of another type than
 they take, or has the field: where there is no frontier, they are not tried."""
@@ -77,45 +49,46 @@ OF_BLOOM: dict[str, tuple[str, ...]] = {
     "bf.mexists": (_NONE, "x"),
 }
 
-BY_CLIENTS: dict[str, tuple[str, ...]] = {
-    "info": ("INFO", "server"),
-    "role": ("ROLE",),
-    "scan": ("SCAN", "0", "COUNT", "1"),
-    "memory|usage": ("MEMORY", "USAGE", _NONE),
-    "dbsize": ("DBSIZE",),
-    "config|get": ("CONFIG", "GET", "maxmemory"),
-    "slowlog|get": ("SLOWLOG", "GET", "1"),
-    "latency|latest": ("LATENCY", "LATEST"),
+BY_CLIENTS = {
+    "info": "INFO server",
+    "role": "ROLE",
+    "scan": "SCAN 0 COUNT 1",
+    "memory|usage": f"MEMORY USAGE {NEVER}",
+    "dbsize": "DBSIZE",
+    "config|get": "CONFIG GET maxmemory",
+    "slowlog|get": "SLOWLOG GET 1",
+    "latency|latest": "LATENCY LATEST",
 }
-WITH_WAIT = {"wait": ("WAIT", "0", "1")}
+WAIT = {"wait": "WAIT 0 1"}
 """Where workers follow failovers or wait for replicas."""
 
-WITHOUT: dict[str, str] = {
-    "publish": "Idle workers ask five times a second, in place of being told.",
-    "subscribe": "Idle workers ask five times a second, in place of being told.",
+_UNTOLD = "Idle workers ask five times a second, in place of being told."
+_UNSEEN = "It could not be looked at here."
+
+WARNED_OF = {
+    "publish": _UNTOLD,
+    "subscribe": _UNTOLD,
     "info": "Policy and persistence are not checked; workers warn of it.",
     "role": "A replica is not told from a primary.",
     "scan": "Frontiers cannot be listed, and keys that another hand has deleted not be mended.",
+}
+MERELY_NOTED = {
     "memory|usage": "What takes the memory is not known (Frontier.memory()).",
     "dbsize": "What takes the memory of a server with over 100,000 keys is not known.",
-    "config|get": "The server's configuration could not be looked at here.",
-    "slowlog|get": "Slow calls could not be looked at here.",
-    "latency|latest": "Latency spikes could not be looked at here.",
+    "config|get": _UNSEEN,
+    "slowlog|get": _UNSEEN,
+    "latency|latest": _UNSEEN,
     "lrange": "`scrapy redisq url` does not look into queues.",
 }
 """What comes of it where a right is not needed to crawl."""
 
-MERELY_NOTED = {"memory|usage", "dbsize", "config|get", "slowlog|get", "latency|latest", "lrange"}
-
 _SCRIPT = """
+local stands_for = {['{meta}'] = KEYS[1], ['{none}'] = KEYS[2], ['{channel}'] = ARGV[1]}
 local denied = {}
 for i = 2, #ARGV do
   local words = {}
   for word in string.gmatch(ARGV[i] .. '\\n', '(.-)\\n') do
-    if word == '{none}' then word = KEYS[2]
-    elseif word == '{meta}' then word = KEYS[1]
-    elseif word == '{channel}' then word = ARGV[1] end
-    words[#words + 1] = word
+    words[#words + 1] = stands_for[word] or word
   end
   local reply = redis.pcall(unpack(words))
   if type(reply) == 'table' and reply.err then
@@ -135,10 +108,10 @@ def allowed(client: Client, meta: str, *, has_meta: bool, bloom: bool) -> dict[s
     """
     wanted = IN_SCRIPTS | (OF_BLOOM if bloom else {})
     tried = {name: words for name, words in wanted.items() if has_meta or _META not in words}
-    start = meta.removesuffix("meta")
-    never = f"{start}never:{uuid.uuid4().hex}"
+    never = f"{meta.removesuffix('meta')}never"
     lines = ["\n".join([name.upper(), *words]) for name, words in tried.items()]
-    replies: list[bytes] = client.eval(_SCRIPT, 2, meta, never, f"{start}never", *lines)
+    key = f"{never}:{uuid.uuid4().hex}"
+    replies: list[bytes] = client.eval(_SCRIPT, 2, meta, key, never, *lines)
     found = dict.fromkeys(tried, True)
     for reply in replies:
         name, _, error = reply.decode(errors="replace").partition("\n")
@@ -149,11 +122,9 @@ def allowed(client: Client, meta: str, *, has_meta: bool, bloom: bool) -> dict[s
 def allowed_outside(node: Any, commands: Iterable[str]) -> dict[str, bool]:
     """The same of what clients call themselves."""
     found: dict[str, bool] = {}
-    ways = BY_CLIENTS | WITH_WAIT
     for name in commands:
-        words = [f"{NEVER}:{uuid.uuid4().hex}" if w == _NONE else w for w in ways[name]]
         try:
-            node.execute_command(*words)
+            node.execute_command(*(BY_CLIENTS | WAIT)[name].split())
             found[name] = True
         except redis.ResponseError as error:
             found[name] = not _is_denied(str(error))
@@ -170,9 +141,7 @@ def may_subscribe(node: Any, channel: str) -> bool:
     with node.pubsub() as listener:
         try:
             listener.subscribe(channel)
-            while message := listener.parse_response(timeout=2):
-                if message:
-                    return True
+            listener.parse_response(timeout=2)
         except redis.ResponseError:
             return False
     return True
@@ -185,23 +154,16 @@ def examine(found: dict[str, bool]) -> Iterator[Line]:
         rule = f"ACL SETUSER … +{name}"
         text = f"{name.replace('|', ' ').upper()} is denied"
         if name in MERELY_NOTED:
-            yield note(text, WITHOUT[name], rule)
-        elif name in WITHOUT:
-            yield warning(
-                text,
-                WITHOUT[name],
-                f"{rule} (and its channel: &redisq:*)"
-                if name in {"publish", "subscribe"}
-                else rule,
-            )
+            yield note(text, MERELY_NOTED[name], rule)
+        elif name in WARNED_OF:
+            channel = " (and its channel: &redisq:*)" if WARNED_OF[name] == _UNTOLD else ""
+            yield warning(text, WARNED_OF[name], rule + channel)
+        elif name in WAIT:
+            why = "A worker cannot know that a failover loses nothing, and refuses to start."
+            yield problem(text, why, rule)
         else:
-            yield problem(
-                text,
-                "Scripts of the frontier need it: no crawl works without."
-                if name != "wait"
-                else "A worker would not know that a failover loses nothing, and refuses to start.",
-                rule,
-            )
+            why = "Scripts of the frontier need it: no crawl works without."
+            yield problem(text, why, rule)
     if there := len(found) - len(denied):
         yield ok(f"{there} commands are allowed, each of them tried")
 

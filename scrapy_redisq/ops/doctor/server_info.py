@@ -14,8 +14,6 @@ CONFIGS = (
     "maxclients",
     "min-replicas-to-write",
     "save",
-    "set-max-intset-entries",
-    "timeout",
 )
 
 
@@ -42,13 +40,14 @@ class Told:
         text = str(self.info.get("redis_version", "0.0"))
         return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
-    def number(self, name: str, default: float = 0) -> float:
+    def number(self, name: str) -> float:
+        """Of INFO; 0 if it is not there."""
         try:
-            return float(self.info.get(name, default))
+            return float(self.info.get(name, 0))
         except (TypeError, ValueError):
-            return default
+            return 0.0
 
     def set_to(self, name: str) -> int | None:
         """A number of the configuration."""
         text = str(self.config.get(name, ""))
-        return int(text) if text.lstrip("-").isdecimal() else None
+        return int(text) if text.isdecimal() else None

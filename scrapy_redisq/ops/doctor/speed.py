@@ -12,9 +12,8 @@ from scrapy_redisq.ops.doctor.rights import IN_SCRIPTS
 from scrapy_redisq.ops.doctor.server_info import Told
 
 PINGS = 30
-SLOW_TRIP, VERY_SLOW_TRIP = 0.02, 0.1
-"""Seconds of a round trip."""
-JITTER = 0.1
+SLOW_TRIP, VERY_SLOW_TRIP, JITTER = 0.02, 0.1, 0.1
+"""Seconds of a round trip: in the middle, and at worst."""
 SPIKE, SLOW_CALL, SLOW_SCRIPT = 100, 10_000, 50_000
 """ms of a latency spike, us of a call in the slow log, and of one of a script."""
 
@@ -45,6 +44,7 @@ def speed(told: Told) -> Iterator[Line]:
     else:
         yield ok(text)
     yield from _spikes(told)
+    yield from _slow_calls(told)
 
 
 def _spikes(told: Told) -> Iterator[Line]:
@@ -58,27 +58,10 @@ def _spikes(told: Told) -> Iterator[Line]:
             "All workers wait for that long. LATENCY DOCTOR on the server says more.",
             "what it says: mostly its disk, huge pages, or commands of other clients",
         )
-    for command, took in _slow_calls(told).items():
-        text = (
-            f"slow calls in its log: {command}, {len(took)} times, up to {max(took) / 1e3:,.0f} ms"
-        )
-        if command == "scripts":
-            yield note(
-                text,
-                "While one runs nobody else is served. Those of a frontier take about 1 ms.",
-                "a less busy machine for Redis",
-            )
-        else:
-            yield warning(
-                text,
-                "While one runs nobody else is served: all workers wait.",
-                f"no {command} over large keys beside a crawl",
-            )
 
 
-def _slow_calls(told: Told) -> dict[str, list[int]]:
-    """-> us that each slow call took, by command. A command that scripts call is theirs: some
-    servers log it beside its script."""
+def _slow_calls(told: Told) -> Iterator[Line]:
+    """By command. A command that scripts call is theirs: some servers log it beside its script."""
     slow: dict[str, list[int]] = {}
     for call in told.ask(told.client.slowlog_get, 128) or []:
         command = call["command"].split(b" ")[0].decode(errors="replace")[:20].upper()
@@ -86,4 +69,12 @@ def _slow_calls(told: Told) -> dict[str, list[int]]:
         least = SLOW_SCRIPT if script else SLOW_CALL
         if call["duration"] >= least and command.lower() not in IN_SCRIPTS:
             slow.setdefault("scripts" if script else command, []).append(call["duration"])
-    return slow
+    for command, took in slow.items():
+        most = max(took) / 1e3
+        text = f"slow calls in its log: {command}, {len(took)} times, up to {most:,.0f} ms"
+        if command == "scripts":
+            why = "While one runs nobody else is served. Those of a frontier take about 1 ms."
+            yield note(text, why, "a less busy machine for Redis")
+        else:
+            why = "While one runs nobody else is served: all workers wait."
+            yield warning(text, why, f"no {command} over large keys beside a crawl")

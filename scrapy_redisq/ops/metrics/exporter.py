@@ -48,8 +48,7 @@ class Programs:
         self._frontiers: list[Frontier] = []
         self._listed = -RELIST
         self._looking = threading.Lock()
-        self._last = b""
-        self._last_at = -KEPT
+        self._last, self._last_at = b"", -KEPT
 
     def close(self) -> None:
         """Wait for what is being done, and close the connections."""
@@ -116,20 +115,19 @@ async def wanted_workers(request: web.Request) -> web.Response:
 
 def make_app(server: Server) -> web.Application:
     """``routes``, and ``/healthz``."""
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def closed(app: web.Application) -> AsyncIterator[None]:
+        yield
+        app[PROGRAMS].close()
+
     app = web.Application(middlewares=[_in_short])
     app[PROGRAMS] = Programs(server)
-    app.add_routes([*routes, web.get("/healthz", _healthz)])
-    app.cleanup_ctx.append(_closed)
+    app.add_routes([*routes, web.get("/healthz", healthz)])
+    app.cleanup_ctx.append(closed)
     return app
-
-
-async def _healthz(_request: web.Request) -> web.Response:
-    return web.Response(text="ok\n")
-
-
-async def _closed(app: web.Application) -> AsyncIterator[None]:
-    yield
-    app[PROGRAMS].close()
 
 
 @web.middleware

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
-from scrapy_redisq.ops.metrics.families import METRICS, Histogram, Scraped, samples
+from scrapy_redisq.ops.metrics.families import METRICS, Histogram, of_memory, samples
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,6 +26,9 @@ milliseconds, and with 100,000 keys a tenth of a second."""
 
 MEMORY_TAKES = 0.5
 """Seconds of a scrape after which no other crawl's memory is looked at: the next ones go on."""
+
+Families = dict[str, Any]
+"""prometheus-client's, by the names of `METRICS`."""
 
 _NEVER: tuple[float, dict[str, Any] | None] = -math.inf, None
 
@@ -43,81 +46,75 @@ class Exposition:
         self._memory_from = -math.inf
         """When memory is looked at, and told of, again, after a server did not answer."""
 
-    def text(self, frontiers: Iterable[Frontier], *, up: bool = True) -> bytes:
+    def text(self, frontiers: Sequence[Frontier], *, up: bool = True) -> bytes:
         """All metrics. Redis may be away: then ``redisq_up`` is 0, as it is if ``up`` is False
         because not even the frontiers could be listed. Raises `SettingError` without
         prometheus-client."""
         try:
-            from prometheus_client import generate_latest  # noqa: PLC0415
+            from prometheus_client import core, generate_latest  # noqa: PLC0415
         except ImportError:
             raise SettingError(
                 "metrics", None, "pip install 'scrapy-redisq[metrics]' (prometheus-client)"
             ) from None
-        registry: Any = _Collected(self._families(frontiers, up=up))
-        return bytes(generate_latest(registry))
-
-    def _families(self, frontiers: Iterable[Frontier], *, up: bool) -> list[Any]:
-        from prometheus_client.core import (  # noqa: PLC0415
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
-
-        kinds = {
-            "gauge": GaugeMetricFamily,
-            "counter": CounterMetricFamily,
-            "histogram": HistogramMetricFamily,
-        }
         families = {
-            name: kinds[kind](name.removesuffix("_total"), text, labels=labels)
+            name: getattr(core, f"{kind.title()}MetricFamily")(
+                name.removesuffix("_total"), text, labels=labels
+            )
             for name, (kind, text, labels) in METRICS.items()
         }
+        self._fill(families, frontiers, up=up)
+        filled = [family for family in families.values() if family.samples]
+        # What collects is all that a registry has to be.
+        registry: Any = SimpleNamespace(collect=lambda: filled)
+        return bytes(generate_latest(registry))
+
+    def _fill(self, families: Families, frontiers: Sequence[Frontier], *, up: bool) -> None:
         began = time.monotonic()
-        frontiers = [*frontiers]
-        looks: list[tuple[Frontier, Scraped]] = []
+        told: list[Frontier] = []
         lost = 0.0
         for frontier in frontiers:
             asked_at = time.monotonic()
+            is_there = False
             try:
-                look = self._look(frontier) if lost < PATIENCE else None
+                if lost < PATIENCE:
+                    status = frontier.status()
+                    if status["state"] == "absent":
+                        continue  # it was reset
+                    self._tell(families, frontier, status)
+                    is_there = True
             except (redis.RedisError, RedisqError, OSError) as error:
                 # Something foreign in the keys of one crawl is not the server's fault.
                 up = up and isinstance(error, FrontierError)
-                look = None
-            if look is None:
+            if is_there:
+                told.append(frontier)
+            else:
                 lost += time.monotonic() - asked_at
-                families["redisq_crawl_up"].add_metric([frontier.name], 0)
-                continue
-            if look.status["state"] == "absent":
-                continue  # it was reset
-            looks.append((frontier, look))
-        names = {frontier.name for frontier in frontiers}
+            families["redisq_crawl_up"].add_metric([frontier.name], int(is_there))
+        names = {frontier.name for frontier in told}
         self._memory = {name: look for name, look in self._memory.items() if name in names}
-        self._measure(frontier for frontier, _ in looks)
-        known = self._memory if time.monotonic() >= self._memory_from else {}
-        for frontier, look in looks:
-            _, memory = known.get(frontier.name, _NEVER)
-            families["redisq_crawl_up"].add_metric([frontier.name], 1)
-            for name, labels, value in samples(replace(look, memory=memory)):
-                values = value if isinstance(value, Histogram) else (value,)
-                families[name].add_metric([frontier.name, *labels], *values)
-        found = {at: memory for at, memory in known.values() if memory}
-        if found and up:
-            newest = found[max(found)]
-            for name, field in (("", "used_bytes"), ("max_", "most_bytes")):
-                families[f"redisq_redis_memory_{name}bytes"].add_metric([], newest[field])
+        self._measure(told)
+        if time.monotonic() >= self._memory_from:
+            self._tell_memory(families, servers=up)
         families["redisq_look_duration_seconds"].add_metric([], time.monotonic() - began)
         families["redisq_up"].add_metric([], int(up))
-        return [family for family in families.values() if family.samples]
 
-    def _look(self, frontier: Frontier) -> Scraped:
-        status = frontier.status()
-        if status["state"] == "absent":
-            self._memory.pop(frontier.name, None)
-            return Scraped(status, {}, 0, None)
+    @staticmethod
+    def _tell(families: Families, frontier: Frontier, status: dict[str, Any]) -> None:
         wanted = frontier.wanted_workers(status=status).workers
-        why = frontier.why(status)
-        return Scraped(status, why, wanted, None)
+        # All of them before the first is told: a crawl that cannot be read is not told of in part.
+        for name, labels, value in list(samples(status, frontier.why(status), wanted)):
+            values = value if isinstance(value, Histogram) else (value,)
+            families[name].add_metric([frontier.name, *labels], *values)
+
+    def _tell_memory(self, families: Families, *, servers: bool) -> None:
+        found = {name: look for name, look in self._memory.items() if look[1]}
+        for crawl, (_, memory) in found.items():
+            for name, labels, value in of_memory(memory or {}):
+                families[name].add_metric([crawl, *labels], value)
+        if found and servers:
+            _, newest = max(found.values(), key=lambda look: look[0])
+            for name, field in (("", "used_bytes"), ("max_", "most_bytes")):
+                families[f"redisq_redis_memory_{name}bytes"].add_metric([], (newest or {})[field])
 
     def _measure(self, frontiers: Iterable[Frontier]) -> None:
         """Look at the memory of those of which that was longest ago."""
@@ -140,13 +137,3 @@ class Exposition:
             self._memory[frontier.name] = now, memory
             if time.monotonic() - began > MEMORY_TAKES:
                 return
-
-
-class _Collected:
-    """What prometheus-client calls a registry."""
-
-    def __init__(self, families: list[Any]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Any]:
-        return iter(self._families)

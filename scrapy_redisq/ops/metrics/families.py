@@ -7,7 +7,6 @@ with a run, which Prometheus takes for the restart of a counter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -71,16 +70,6 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 """Name -> type, meaning, labels."""
 
 
-@dataclass(frozen=True)
-class Scraped:
-    """What was read of one frontier; ``memory`` is read less often."""
-
-    status: Mapping[str, Any]
-    why: Mapping[str, Any]
-    wanted: int
-    memory: Mapping[str, Any] | None
-
-
 class Histogram(NamedTuple):
     """How many are within each bound, from the lowest to ``+Inf``, and the sum of all."""
 
@@ -91,9 +80,9 @@ class Histogram(NamedTuple):
 Sample = tuple[str, tuple[str, ...], float | Histogram]
 
 
-def samples(look: Scraped) -> Iterator[Sample]:
-    """-> metric, labels behind ``crawl``, value."""
-    status, why = look.status, look.why
+def samples(status: Mapping[str, Any], why: Mapping[str, Any], wanted: int) -> Iterator[Sample]:
+    """Of `Frontier.status`, `Frontier.why` and the workers that are wanted -> metric, labels behind
+    ``crawl``, value."""
     for state in STATES:
         yield "redisq_run_state", (state,), float(status["state"] == state)
     if status["began"]:
@@ -113,7 +102,7 @@ def samples(look: Scraped) -> Iterator[Sample]:
         yield f"redisq_sink_{field}_total", (), value
     yield "redisq_exchange_duration_seconds", (), _histogram(status["exchanges"])
     yield from _of_workers(status["workers"])
-    yield "redisq_workers_wanted", (), look.wanted
+    yield "redisq_workers_wanted", (), wanted
     yield "redisq_workers_idle", (), why["idle_workers"]
     waiting = why["waiting"]
     for state in WAITS:
@@ -129,11 +118,14 @@ def samples(look: Scraped) -> Iterator[Sample]:
         if status["dupefilter"]["capacity"]:
             yield "redisq_seen_capacity_urls", (), status["dupefilter"]["capacity"]
         yield "redisq_seen_loss_ratio", (), status["dupefilter"]["expected_loss"]
-    if look.memory is not None:
-        for part, told in (look.memory["parts"] or {}).items():
-            yield "redisq_memory_bytes", (part,), told["bytes"]
-        if look.memory["full_in"] is not None:
-            yield "redisq_redis_full_in_seconds", (), look.memory["full_in"]
+
+
+def of_memory(memory: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """The same of `Frontier.memory`, which is looked at less often."""
+    for part, told in (memory["parts"] or {}).items():
+        yield "redisq_memory_bytes", (part,), told["bytes"]
+    if memory["full_in"] is not None:
+        yield "redisq_redis_full_in_seconds", (), memory["full_in"]
 
 
 def _histogram(exchanges: Mapping[str, Any]) -> Histogram:

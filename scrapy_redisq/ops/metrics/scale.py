@@ -45,7 +45,7 @@ def _number(
     try:
         value = float(query.get(name, default))
     except ValueError:
-        raise ValueError(f"{name} is no number") from None
+        value = math.nan
     if not least <= value <= most:
-        raise ValueError(f"{name} must be from {least:g} to {most:g}")
+        raise ValueError(f"{name} takes a number from {least:g} to {most:g}")
     return value

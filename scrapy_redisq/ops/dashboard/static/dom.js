@@ -90,7 +90,8 @@ function setProps(node, props) {
     if (!(name in props)) set(node, name, null);
   }
   for (const [name, value] of Object.entries(props)) {
-    if (value !== before[name] || AS_PROPERTY.has(name)) set(node, name, value);
+    // What a person has typed is left alone until there is another value to show.
+    if (value !== before[name] || (AS_PROPERTY.has(name) && name !== "value")) set(node, name, value);
   }
   node.described.props = props;
 }
@@ -99,7 +100,6 @@ function set(node, name, value) {
   if (name === "key" || name === "hook") return;
   if (name.startsWith("on")) node[name] = value;
   else if (AS_PROPERTY.has(name)) {
-    // What a person is typing is left alone.
     if (node[name] !== value && !(name === "value" && node === document.activeElement)) {
       node[name] = value ?? "";
     }

@@ -1,0 +1,175 @@
+"""What is shared by all who look, and read a portion at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_redisq.ops.dashboard import shared as module
+from scrapy_redisq.ops.dashboard.figures import figures
+from scrapy_redisq.ops.dashboard.shared import Listed, Shared
+
+
+def test_ten_who_ask_cost_one_look() -> None:
+    """Who asks meanwhile waits for the same; afterwards it is shown for a while; then it is looked
+    at anew, and an error is shared, too."""
+    looks: list[int] = []
+    go = threading.Event()
+
+    def look() -> int:
+        go.wait(10)
+        looks.append(1)
+        if len(looks) == 2:
+            raise redis.ConnectionError
+        return len(looks)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            shared = Shared(threads, look, lasts=60.0)
+            asking = [asyncio.ensure_future(shared.get()) for _ in range(10)]
+            await asyncio.sleep(0)
+            asking.pop().cancel()  # it went away
+            go.set()
+            assert await asyncio.gather(*asking) == [1] * 9
+            assert (await shared.get(), len(looks)) == (1, 1)
+            shared.forget()
+            found = await asyncio.gather(shared.get(), shared.get(), return_exceptions=True)
+            assert [type(error) for error in found] == [redis.ConnectionError] * 2
+            shared.forget()
+            assert await shared.get() == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_look_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown for longer, though not for long, and it is said how old it is; a failure is not
+    shown for longer."""
+    monkeypatch.setattr(module, "SHARE", 1_000_000)
+    monkeypatch.setattr(module, "FAILED_LASTS", 0.0)
+    looks: list[int] = []
+
+    def look() -> dict[str, int]:
+        time.sleep(0.06)
+        looks.append(1)
+        if len(looks) == 1:
+            raise redis.TimeoutError
+        return {"look": len(looks)}
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            shared = Shared(threads, look, lasts=0.0)
+            with pytest.raises(redis.TimeoutError):
+                await shared.get()
+            assert [await shared.get(), await shared.get()] == [{"look": 2}] * 2
+            assert (await shared.told())["age"] >= 0.1
+            shared = Shared(threads, look, lasts=0.0, longest=0.0)
+            assert [await shared.get(), await shared.get()] == [{"look": 3}, {"look": 4}]
+
+    asyncio.run(scenario())
+
+
+def test_a_long_list_is_shown_as_it_comes() -> None:
+    """The first who asks gets what is there so far, later ones the whole while it is read anew."""
+    go = threading.Event()
+
+    def read() -> Iterator[int]:
+        yield from range(1_000)
+        go.wait(10)
+        yield from range(1_000, 2_000)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            listed = Listed(threads, read, lasts=0.0)
+            some, is_all = await listed.get()
+            assert (some, is_all) == (list(range(len(some))), False)
+            assert len(some) <= 1_000
+            go.set()
+            while not is_all:
+                some, is_all = await listed.get()
+            assert (some, 0 < listed.age < 1_000) == (list(range(2_000)), True)
+            go.clear()
+            assert await listed.get() == (some, True)
+            go.set()
+
+    asyncio.run(scenario())
+
+
+def test_a_list_that_was_begun_before_a_change() -> None:
+    """It does not take the place of one that was begun afterwards and is done sooner."""
+    numbers = itertools.count()
+    begun, go = threading.Event(), threading.Event()
+
+    def read() -> Iterator[int]:
+        number = next(numbers)
+        if number == 0:
+            begun.set()
+            go.wait(10)
+        yield number
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            listed = Listed(threads, read, lasts=60.0)
+            assert await listed.get() == ([], False)
+            assert begun.wait(10)
+            listed.forget()
+            while not (found := await listed.get())[1]:
+                pass
+            assert found == ([1], True)
+            go.set()
+        assert await listed.get() == ([1], True)
+
+    asyncio.run(scenario())
+
+
+def test_who_has_changed_something_sees_it_in_the_list() -> None:
+    """However long it takes to read that anew."""
+    entries, pause = [1], 0.0
+
+    def read() -> Iterator[int]:
+        time.sleep(pause)
+        yield from list(entries)
+
+    async def scenario() -> None:
+        nonlocal pause
+        with ThreadPoolExecutor() as threads:
+            listed = Listed(threads, read, lasts=0.0)
+            assert await listed.get() == ([1], True)
+            pause = 0.2
+            entries.append(2)
+            assert await listed.get() == ([1], True)
+            listed.forget()
+            assert await listed.get() == ([1, 2], True)
+
+    asyncio.run(scenario())
+
+
+def sample(at: int, **counts: Any) -> dict[str, Any]:
+    zeros = dict.fromkeys(("pages", "items", "errors", "created", "finished"), 0)
+    return {"run": "r", "at": at, **zeros, **counts}
+
+
+def test_rates_and_the_end() -> None:
+    """A rate is that of the last minute of this run, and the end that of the last ten: not told
+    where it is not in sight."""
+    status = {**sample(0), "state": "running", "queued": 400, "delayed": 50, "leased": 50}
+    minutes = [
+        sample(60 * n, pages=100 * n, items=50 * n, created=500 + 20 * n, finished=100 * n)
+        for n in range(6)
+    ]
+    told = figures(status, [{**sample(0), "run": "before", "pages": 10**6}, *minutes])
+    assert (told["pages_per_minute"], told["items_per_minute"]) == (100, 50)
+    assert told["left"] == pytest.approx(60 * 500 / 80, abs=0.1)
+    assert told["recent"] == [100.0] * 5
+    growing = [{**one, "created": 500 + 200 * n} for n, one in enumerate(minutes)]
+    assert figures(status, growing)["left"] is None
+    assert figures(status, [])["pages_per_minute"] is None
+    stopped = figures({**status, "state": "stopped"}, minutes)
+    assert (stopped["pages_per_minute"], stopped["left"]) == (0, None)
