@@ -112,19 +112,8 @@ def _targets(rows: list[dict[str, Any]]) -> list[Target]:
         if (row["masters"], row["shards"]) != THREE:
             continue
         where = f"one worker, 3 masters beside one server, {row['round trip ms']} ms"
-        of_one, cpu = row["x one server"], row["Redis CPU x"]
         targets += [
-            Target(
-                f"pages/s of {where}",
-                f"≥ {OF_ONE_SERVER:g} x",
-                f"{of_one:.2f} x",
-                of_one >= OF_ONE_SERVER,
-            ),
-            Target(
-                f"Redis CPU a page of {where}",
-                f"≤ {REDIS_CPU:g} x",
-                f"{cpu:.2f} x",
-                cpu <= REDIS_CPU,
-            ),
+            Target.at_least(f"pages/s of {where}", row["x one server"], OF_ONE_SERVER),
+            Target.at_most(f"Redis CPU a page of {where}", row["Redis CPU x"], REDIS_CPU),
         ]
     return targets

@@ -23,6 +23,11 @@ RESULTS = Path(__file__).parent / "results"
 Figures = dict[str, float]
 
 
+def cpu_of(info: Mapping[str, Any]) -> float:
+    """Seconds that all threads of a Redis server have used, the network included, by its INFO."""
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
 def machine() -> dict[str, Any]:
     """The machine, as far as it explains figures."""
     return {
@@ -55,6 +60,19 @@ class Target:
     wanted: str
     measured: str
     reached: bool
+
+    @classmethod
+    def at_least(cls, what: str, value: float, goal: float, sign: str = "≥") -> Target:
+        """Of how many times another figure it is."""
+        return cls(what, f"{sign} {goal:g} x", f"{value:.2f} x", value >= goal)
+
+    @classmethod
+    def at_most(cls, what: str, value: float, goal: float, sign: str = "≤") -> Target:
+        return cls(what, f"{sign} {goal:g} x", f"{value:.2f} x", value <= goal)
+
+    @classmethod
+    def none(cls, what: str, count: float) -> Target:
+        return cls(what, "0", f"{count:g}", count == 0)
 
 
 @dataclass

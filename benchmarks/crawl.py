@@ -128,19 +128,13 @@ def _real(bench: Comparison, size: Size) -> None:
 
 def _targets(bench: Comparison) -> Iterator[Target]:
     ours = [row for row in bench.rows if row["variant"].startswith("scrapy-redisq")]
-    for figure, what, wanted in (
-        ("x memory", "pages/s", f">= {FASTER_THAN_MEMORY} x"),
-        ("CPU x memory", "CPU a page", "<= 1 x"),
-    ):
-        for row in ours:
-            value = row[figure]
-            yield Target(
-                f"{row['variant']}, {row['site']}, {row['round trip ms']} ms: {what} beside Scrapy "
-                "in memory",
-                wanted,
-                f"{value:.2f} x",
-                value >= FASTER_THAN_MEMORY if figure == "x memory" else value <= 1,
-            )
+    beside = "beside Scrapy in memory"
+    for row in ours:
+        what = f"{row['variant']}, {row['site']}, {row['round trip ms']} ms: pages/s {beside}"
+        yield Target.at_least(what, row["x memory"], FASTER_THAN_MEMORY, ">=")
+    for row in ours:
+        what = f"{row['variant']}, {row['site']}, {row['round trip ms']} ms: CPU a page {beside}"
+        yield Target.at_most(what, row["CPU x memory"], 1, "<=")
     for round_trip, times in FASTER_THAN_SCRAPY_REDIS.items():
         peer = bench.row("generated", round_trip, SCRAPY_REDIS)
         mine = bench.row("generated", round_trip, REDISQ_BLOOM)

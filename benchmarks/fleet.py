@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
+from contextlib import closing
+from functools import partial
 from typing import Any
 
-from benchmarks.common import Figures, Result, Target, alternate
+from benchmarks.common import Figures, Result, Target, alternate, cpu_of
 from benchmarks.crawls.pages import Pages, twice
 from benchmarks.crawls.workers import Fleet
 from lab.servers import RedisServer, any_server
@@ -29,11 +31,11 @@ def crawl(server: RedisServer, site: Pages, workers: int) -> Figures:
     site.forget()
     with Fleet(server, workers, site.start_url) as fleet, server.client() as client:
         client.config_resetstat()
-        cpu = _cpu(client.info("cpu"))
+        cpu = cpu_of(client.info("cpu"))
         fleet.begin()
         reports = fleet.reports()
         scripts = client.info("commandstats")["cmdstat_evalsha"]
-        cpu = _cpu(client.info("cpu")) - cpu
+        cpu = cpu_of(client.info("cpu")) - cpu
     hits = site.hits()
     seconds = hits[-1].at - hits[0].at
     pages = len(hits)
@@ -48,28 +50,18 @@ def crawl(server: RedisServer, site: Pages, workers: int) -> Figures:
     }
 
 
-def _cpu(info: dict[str, Any]) -> float:
-    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
-
-
 def run(*, quick: bool) -> Result:
     """Crawl a site that answers at once and one that takes its time with growing fleets."""
     sizes, delays = ((2,), (0.0,)) if quick else ((1, 2, 4, 8), (SLOW, 0.0))
     pages, rounds = (10, 1) if quick else (800, 3)
     rows: list[dict[str, Any]] = []
-    server = RedisServer(any_server("redis-7"))
-    try:
+    with closing(RedisServer(any_server("redis-7"))) as server:
         for delay in delays:
             with Pages(pages=pages, delay=delay) as site:
-                medians = alternate(
-                    {
-                        str(workers): lambda workers=workers, site=site: crawl(  # type: ignore[misc]
-                            server, site, workers
-                        )
-                        for workers in sizes
-                    },
-                    rounds,
-                )
+                variants = {
+                    str(workers): partial(crawl, server, site, workers) for workers in sizes
+                }
+                medians = alternate(variants, rounds)
             one = medians[str(sizes[0])]["pages/s"]
             rows += [
                 {
@@ -81,8 +73,6 @@ def run(*, quick: bool) -> Result:
                 }
                 for workers, figures in medians.items()
             ]
-    finally:
-        server.close()
     return Result(
         "fleet",
         "1 to 8 workers on one frontier",
@@ -117,8 +107,8 @@ def _targets(rows: list[dict[str, Any]]) -> list[Target]:
     worst = max(row["Redis script µs/page"] for row in rows)
     return [
         Target("pages/s by workers", "grows with cores until they are full", growth, grows),
-        Target("pages fetched twice", "0", str(again), again == 0),
-        Target("pages missing", "0", f"{missing:g}", missing == 0),
+        Target.none("pages fetched twice", again),
+        Target.none("pages missing", missing),
         Target(
             "Redis, time in scripts a page",
             f"<= {REDIS_MICROSECONDS} µs",

@@ -8,9 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import redis
-
-from benchmarks.common import Figures, Result, Target, alternate
+from benchmarks.common import Figures, Result, Target, alternate, cpu_of
 from benchmarks.loads.clients import Clients
 from lab.servers import RedisServer, any_server, binaries, bloom_module
 
@@ -56,26 +54,23 @@ def _measure(
 ) -> Figures:
     with server.client() as client:
         client.flushall()
-        before: dict[str, float] = {}
+        before: list[float] = []
+
+        def cpu() -> float:
+            return cpu_of(client.info("cpu"))
 
         def prepared() -> None:
-            before["cpu"] = _cpu(client)
+            before.append(cpu())
 
         results = clients.run(number, prepared, port=server.port, seconds=seconds, **variant.job)
-        cpu = _cpu(client) - before["cpu"]
+        used = cpu() - before[0]
     requests = sum(result["requests"] for result in results)
     taken = max(result["seconds"] for result in results)
     return {
         "requests/s": requests / taken,
-        "Redis CPU µs": cpu * 1e6 / requests,
-        "of a core": cpu / taken,
+        "Redis CPU µs": used * 1e6 / requests,
+        "of a core": used / taken,
     }
-
-
-def _cpu(client: redis.Redis) -> float:
-    """Seconds that the server's main thread and the others have used, the network included."""
-    info = client.info("cpu")
-    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
 def run(*, quick: bool) -> Result:

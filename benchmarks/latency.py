@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from contextlib import closing
 
 from benchmarks.common import Result, Target
 from benchmarks.crawls.pages import Pages
@@ -56,39 +57,31 @@ def last_page_to_end(
 def run(*, quick: bool) -> Result:
     """Push into an idle fleet; let a fleet finish."""
     idle, ending = (1, 1) if quick else (2, 4)
-    server = RedisServer(any_server("redis-7"))
-    try:
+    with closing(RedisServer(any_server("redis-7"))) as server:
         starts = push_to_download(server, 1 if quick else 20, idle)
         ends = last_page_to_end(server, 1 if quick else 5, 10 if quick else 300, ending)
-    finally:
-        server.close()
-    return Result(
-        "latency",
-        "Waiting",
-        COLUMNS,
-        [
-            {
-                "what": f"from a push to its download, {idle} idle workers",
-                "samples": len(starts),
-                "median s": statistics.median(starts),
-                "max s": max(starts),
-            },
-            {
-                "what": f"from the last page to the end of {ending} processes",
-                "samples": len(ends),
-                "median s": statistics.median(ends),
-                "max s": max(ends),
-            },
-        ],
-        targets=[
-            _target("from a push to its download", starts, START_SECONDS),
-            _target("from the last page to the end of all workers", ends, END_SECONDS),
-        ],
-        notes=[
-            "Both are as the site and the operating system saw them: a process has ended when it "
-            "is gone, pages are timed when the site is asked for them."
-        ],
+    measured = {
+        f"from a push to its download, {idle} idle workers": starts,
+        f"from the last page to the end of {ending} processes": ends,
+    }
+    rows = [
+        {
+            "what": what,
+            "samples": len(times),
+            "median s": statistics.median(times),
+            "max s": max(times),
+        }
+        for what, times in measured.items()
+    ]
+    targets = [
+        _target("from a push to its download", starts, START_SECONDS),
+        _target("from the last page to the end of all workers", ends, END_SECONDS),
+    ]
+    note = (
+        "Both are as the site and the operating system saw them: a process has ended when it "
+        "is gone, pages are timed when the site is asked for them."
     )
+    return Result("latency", "Waiting", COLUMNS, rows, targets=targets, notes=[note])
 
 
 def _target(what: str, times: list[float], limit: float) -> Target:

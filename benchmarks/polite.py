@@ -107,7 +107,10 @@ def run(*, quick: bool) -> Result:
             _left_alone(size, trouble),
             _unhurt("a host in trouble", size, trouble, crawled["limits"], range(1, size.hosts)),
             _unhurt(f"a host of {1000 * SLOW:g} ms", size, slow, fast, range(size.hosts - 1)),
-            _none("pages missing, a host in trouble and a slow one", rows, "missing"),
+            Target.none(
+                "pages missing, a host in trouble and a slow one",
+                sum(one["missing"] for one in rows),
+            ),
         ]
     title = f"Limits of {size.hosts} hosts that {size.workers} workers keep together"
     return Result("polite", title, COLUMNS, rows, targets=targets, notes=_notes(size, rows))
@@ -134,11 +137,6 @@ def _unhurt(what: str, size: Size, crawled: Crawled, beside: Crawled, hosts: ran
     )
 
 
-def _none(what: str, rows: Sequence[dict[str, Any]], figure: str) -> Target:
-    count = sum(one[figure] for one in rows)
-    return Target(what, "0", str(count), count == 0)
-
-
 def _kept(found: dict[str, Any]) -> list[Target]:
     """Goals of a crawl with limits."""
     name = found["scenario"]
@@ -157,7 +155,7 @@ def _kept(found: dict[str, Any]) -> list[Target]:
         f"{found['share']:.3f} (worst host {found['worst host']:.3f})",
         found["share"] >= SHARE,
     )
-    goals = [_none(f"{what}, {name}", [found], figure) for what, figure in nothing.items()]
+    goals = [Target.none(f"{what}, {name}", found[figure]) for what, figure in nothing.items()]
     return [*goals, share]
 
 

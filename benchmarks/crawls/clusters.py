@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Figures
+from benchmarks.common import Figures, cpu_of
 from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.workers import REDISQ_BLOOM, DidNotRun, Worker
 from lab.cluster import Cluster, masters
@@ -122,11 +122,6 @@ class Rig:
         wait_until(all_name_them, 30, "all nodes know the ports")
         assert self.cluster is not None
         self.cluster.wait_until_in_order()
-
-
-def cpu_of(info: Mapping[str, Any]) -> float:
-    """Seconds that all threads of a server have used, the network included."""
-    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,8 @@ SCRAPY_REDIS_BLOOM = _peer("Scrapy-Redis-BloomFilter", "scrapy_redis_bloomfilter
 class Worker:
     """One process. Its report is what `benchmarks.crawls.spiders.follow.Report` writes.
 
-    ``go``: the file that it waits for before it begins. ``under``: a command to run it under.
-    ``spider``: a file of ``spiders/``, with its ``arguments``.
+    ``go``: the file that it waits for before it begins. ``spider``: a file of ``spiders/``, with
+    its ``arguments``.
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class Worker:
         redis_port: int = 0,
         settings: Mapping[str, Any] | None = None,
         go: Path | None = None,
-        under: Sequence[str] = (),
         spider: str = "follow",
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
@@ -99,11 +98,11 @@ class Worker:
         }
         self._log.touch()
         self.process: Forked | subprocess.Popen[bytes]
-        if forked and not under and not variant.peer:
+        if forked and not variant.peer:
             self.process = fork("scrapy", command, folder, self._log, environment)
             return
         python = str(peers.python()) if variant.peer else sys.executable
-        command = [*under, python, "-m", "scrapy", *command]
+        command = [python, "-m", "scrapy", *command]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import redis
@@ -34,7 +35,7 @@ class Measured:
         # What is there whatever is queued: scripts, counters.
         self.push([b"first"], slots=1)
         self.finish_all()
-        self.before = self.used()
+        self._before = self._used()
 
     def worker(self, number: int) -> ShardSession:
         """One more worker."""
@@ -44,7 +45,11 @@ class Measured:
         self.client.close()
         self.server.close()
 
-    def used(self) -> int:
+    def taken(self) -> int:
+        """Bytes that were not there before."""
+        return self._used() - self._before
+
+    def _used(self) -> int:
         """Bytes in use without the buffers of the connection, which is closed for it."""
         self.client.close()
         return used_memory(self.server)
@@ -70,42 +75,32 @@ class Measured:
 
 def queued(content: Content, number: int, depth: int) -> float:
     """Bytes of a queued request, entry and all that is kept with it."""
-    measured = Measured(depth)
-    try:
+    with closing(Measured(depth)) as measured:
         measured.push(content.entries(number), slots=10)
-        return (measured.used() - measured.before) / number
-    finally:
-        measured.close()
+        return measured.taken() / number
 
 
 def leased(content: Content, workers: int) -> float:
     """Bytes of a request that one of ``workers`` holds, 100 each, the worker itself included."""
-    measured = Measured()
-    try:
+    with closing(Measured()) as measured:
         measured.push(content.entries(workers * MAX_CLAIMS), slots=10)
         for number in range(1, workers + 1):
             claimed = measured.exchange(measured.worker(number), want=MAX_CLAIMS)
             assert len(claimed) == MAX_CLAIMS
-        return (measured.used() - measured.before) / (workers * MAX_CLAIMS)
-    finally:
-        measured.close()
+        return measured.taken() / (workers * MAX_CLAIMS)
 
 
 def idle_slot(slots: int) -> float:
     """Bytes that remain of a slot when its only request has been finished."""
-    measured = Measured()
-    try:
+    with closing(Measured()) as measured:
         measured.push(CONTENTS[0].entries(slots), slots)
         measured.finish_all()
-        return (measured.used() - measured.before) / slots
-    finally:
-        measured.close()
+        return measured.taken() / slots
 
 
 def of_peer(content: Content, number: int, *, seen: bool) -> float:
     """Bytes of a request in scrapy-redis' queue, or of a URL in its dupefilter."""
-    server = RedisServer(any_server("redis-7"))
-    try:
+    with closing(RedisServer(any_server("redis-7"))) as server:
         before = used_memory(server)
         with tempfile.TemporaryDirectory() as folder, Clients(1, peer=True) as peer:
             file = Path(folder) / "requests"
@@ -113,28 +108,22 @@ def of_peer(content: Content, number: int, *, seen: bool) -> float:
                 lines.writelines(content.lines(number))
             peer.run(1, job="fill", port=server.port, file=str(file), seen=seen)
         return (used_memory(server) - before) / number
-    finally:
-        server.close()
 
 
 def seen_by_set(number: int) -> float:
     """Bytes of a URL in a set of hexadecimal SHA-1, as scrapy-redis' dupefilter keeps it."""
-    server = RedisServer(any_server("redis-7"))
-    try:
+    with closing(RedisServer(any_server("redis-7"))) as server:
         before = used_memory(server)
         with redis.Redis.from_url(server.unix_url) as client:
             for first in range(0, number, 1000):
                 urls = range(first, min(first + 1000, number))
                 client.sadd("seen", *(hashlib.sha1(b"%d" % url).hexdigest() for url in urls))
         return (used_memory(server) - before) / number
-    finally:
-        server.close()
 
 
 def seen(backend: str, number: int, steps: int) -> dict[str, float]:
     """Bytes of a URL at the designed size and, with ``steps``, past it, by what it is called."""
-    one = Filter(backend, ERROR_RATE, number)
-    try:
+    with closing(Filter(backend, ERROR_RATE, number)) as one:
         one.grow_to(number)
         found = {DESIGNED: one.bytes_each()}
         if steps and backend != "exact":
@@ -148,5 +137,3 @@ def seen(backend: str, number: int, steps: int) -> dict[str, float]:
             found[TWICE] = taken[2 * number]
             found[MOST_GROWN] = max(taken.values())
         return found
-    finally:
-        one.close()

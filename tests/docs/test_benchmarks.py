@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import COMMANDS, costs, report
+from benchmarks import COMMANDS, report
 from lab.launcher import ROOT, fork
 
 
@@ -42,18 +42,3 @@ def test_reasons_have_no_figures() -> None:
     """What is said of goals that were missed holds whatever was measured: digits are in names."""
     names = re.compile(r"Redis \d+\.\d+")
     assert [why for why in report.WHY.values() if re.search(r"\d", names.sub("", why))] == []
-
-
-def test_costs_are_of_parts_that_there_are() -> None:
-    """What the profile sorts by are files and methods as they are called now."""
-    marks = [mark for marks in (*costs.PARTS.values(), costs.BEFORE) for mark in marks]
-    files = [mark for mark in marks if mark.startswith("scrapy_redisq/")]
-    assert files
-    assert [file for file in files if not (ROOT / file).exists()] == []
-    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "scrapy_redisq").rglob("*.py"))
-    methods = [mark.split(".") for mark in marks if re.fullmatch(r"[A-Z]\w+\.\w+", mark)]
-    assert [
-        (owner, method)
-        for owner, method in methods
-        if f"class {owner}" not in code or f"def {method}(" not in code
-    ] == []

@@ -202,44 +202,40 @@ def test_redis_is_closed() -> None:
                 assert "${" in value, "a secret in a file that is shared"
 
 
-@pytest.mark.parametrize("where", ["compose", "kubernetes"])
-def test_redis_starts_with_its_password(where: str, tmp_path: Path) -> None:
-    """The command that writes its configuration makes a server that asks for the password, and the
-    check of its health fails before that has loaded its log."""
-    if where == "compose":
-        *_, script = COMPOSE["redis"]["command"]
-        script, check = script.replace("$$", "$"), COMPOSE["redis"]["healthcheck"]["test"][-1]
-        settings = (DEPLOY / "redis.conf").read_text("utf-8")
-    else:
-        (container,) = pods()["redis.yaml StatefulSet"]["spec"]["containers"]
-        *_, script = container["command"]
-        check = container["readinessProbe"]["exec"]["command"][-1]
-        assert container["startupProbe"]["exec"]["command"][-1] == check
-        (settings,) = [
-            one["data"]["redis.conf"] for _, one in documents() if one.get("kind") == "ConfigMap"
-        ]
-    (tmp_path / "redis.conf").write_text(settings)
+def test_redis_starts_with_its_password(tmp_path: Path) -> None:
+    """The commands that write its configuration make a server that asks for the password, and the
+    checks of its health fail before that has loaded its log."""
+    (of_pod,) = pods()["redis.yaml StatefulSet"]["spec"]["containers"]
+    check = of_pod["readinessProbe"]["exec"]["command"][-1]
+    assert of_pod["startupProbe"]["exec"]["command"][-1] == check
+    checks = [check, COMPOSE["redis"]["healthcheck"]["test"][-1]]
+    starts = [of_pod["command"][-1], COMPOSE["redis"]["command"][-1].replace("$$", "$")]
+    (tmp_path / "redis.conf").write_text("save 60 1\n")
     for name, told in (("redis-server", 'cat "$1"'), ("redis-cli", 'echo "$SAID"')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{told}\n")
         (tmp_path / name).chmod(0o755)
-    script = script.replace("/tmp/redis.conf", str(tmp_path / "made.conf"))
-    script = re.sub(r"/etc/(redis/)?redis.conf", str(tmp_path / "redis.conf"), script)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
 
-    def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def run(script: str, **environment: str) -> tuple[int, str]:
+        done = subprocess.run(
             ["sh", "-c", script],
             env={"PATH": path, **environment},
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
             timeout=60,
             check=False,
         )
+        return done.returncode, done.stdout
 
-    assert run(script, REDISCLI_AUTH="sesame").stdout == f"{settings}requirepass sesame\n"
-    assert (tmp_path / "made.conf").stat().st_mode & 0o077 == 0
-    assert run(check, SAID="PONG").returncode == 0
-    assert run(check, SAID="LOADING Redis is loading the dataset in memory").returncode != 0
+    for start, check in zip(starts, checks, strict=True):
+        script = start.replace("/tmp/redis.conf", str(tmp_path / "made.conf"))
+        script = re.sub(r"/etc/(redis/)?redis.conf", str(tmp_path / "redis.conf"), script)
+        said = "save 60 1\nrequirepass sesame\n"
+        assert run(script, REDISCLI_AUTH="sesame") == (0, said)
+        assert (tmp_path / "made.conf").stat().st_mode & 0o077 == 0
+        assert run(check, SAID="PONG")[0] == 0
+        assert run(check, SAID="LOADING Redis is loading the dataset in memory")[0] != 0
+        (tmp_path / "made.conf").unlink()
 
 
 def test_alerts_are_sent() -> None:
@@ -270,24 +266,21 @@ def expressions() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("expression", sorted(set(expressions())))
-def test_metrics(expression: str) -> None:
+def test_metrics() -> None:
     """Each metric of a rule or panel exists, with these labels; so do states and events."""
-    used = re.findall(r"\b(redisq_\w+)(?:\{([^}]*)\})?", expression)
-    assert used
-    for written, selector in used:
-        name = re.sub(r"_(?:bucket|sum|count)$", "", written)
-        assert name in METRICS
-        assert (METRICS[name][0] == "histogram") == ("_bucket" in expression)
-        for label, value in re.findall(r'(\w+)!?=~?"([^"]*)"', selector):
-            assert label in METRICS[name][2]
-            if label == "state":
-                of_requests = {"queued", "delayed", "leased", "dead"}
-                of_workers = {"working", "quiet", "dead"}
-                known = {*STATES, *WAITS, *of_requests, *of_workers, "due"}
-                assert set(value.split("|")) <= known
-            if label == "event":
-                assert value in EVENTS.values()
+    of_workers, of_requests = {"working", "quiet", "dead"}, {"queued", "delayed", "leased"}
+    states = {*STATES, *WAITS, *of_requests, *of_workers, "due"}
+    for expression in expressions():
+        used = re.findall(r"\b(redisq_\w+)(?:\{([^}]*)\})?", expression)
+        assert used, expression
+        for written, selector in used:
+            name = re.sub(r"_(?:bucket|sum|count)$", "", written)
+            kind, _, labels = METRICS[name]
+            assert (kind == "histogram") == ("_bucket" in expression), expression
+            for label, value in re.findall(r'(\w+)!?=~?"([^"]*)"', selector):
+                assert label in labels, expression
+                assert label != "state" or set(value.split("|")) <= states, expression
+                assert label != "event" or value in EVENTS.values(), expression
 
 
 # Validators
@@ -314,33 +307,26 @@ def _tool(name: str) -> str:
     return found
 
 
-def test_promtool() -> None:
-    """Rules, their own tests, and the configuration."""
-    tool, folder = _tool("promtool"), DEPLOY / "prometheus"
-    _run(tool, "check", "rules", "alerts.yml", cwd=folder)
-    _run(tool, "test", "rules", "alerts_test.yml", cwd=folder)
-    _run(tool, "check", "config", "prometheus.yml", cwd=folder)
+FOLDER = DEPLOY / "prometheus"
 
 
-def test_amtool() -> None:
-    """The configuration of Alertmanager."""
-    _run(_tool("amtool"), "check-config", DEPLOY / "prometheus" / "alertmanager.yml")
-
-
-def test_compose_schema() -> None:
-    """The schema is one that check-jsonschema brings."""
-    tool = _tool("check-jsonschema")
-    _run(tool, "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
-
-
-def test_kubernetes_schemas() -> None:
-    """Those of Kubernetes itself; KEDA's kinds are looked at above."""
-    _run(_tool("kubernetes-validate"), "--strict", *(DEPLOY / "kubernetes").iterdir())
-
-
-def test_dockerfile() -> None:
-    """No rule of hadolint is broken."""
-    _run(_tool("hadolint"), DEPLOY / "Dockerfile")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("promtool", "check", "rules", "alerts.yml"),
+        ("promtool", "test", "rules", "alerts_test.yml"),
+        ("promtool", "check", "config", "prometheus.yml"),
+        ("amtool", "check-config", "alertmanager.yml"),
+        ("check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"),
+        # KEDA's kinds are looked at above.
+        ("kubernetes-validate", "--strict", *(DEPLOY / "kubernetes").iterdir()),
+        ("hadolint", DEPLOY / "Dockerfile"),
+    ],
+    ids=lambda command: " ".join(map(str, command[:3])),
+)
+def test_validators(command: tuple[str | Path, ...]) -> None:
+    """They find nothing in rules and their tests, configurations, schemas and the Dockerfile."""
+    _run(_tool(str(command[0])), *command[1:], cwd=FOLDER)
 
 
 def test_units(tmp_path: Path) -> None:

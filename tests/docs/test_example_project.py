@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-import sqlalchemy
 from parsel import Selector
 
 from lab.launcher import fork
@@ -32,7 +30,7 @@ sys.path.insert(0, str(EXAMPLE))
 from shop_site.catalogue import Catalogue  # noqa: E402
 from shop_site.html import render  # noqa: E402
 from shop_site.server import Hit, ShopServer  # noqa: E402
-from showcase.observation import FrontierView, Result, SiteLog  # noqa: E402
+from showcase.observation import FrontierView, SiteLog  # noqa: E402
 from showcase.verdict import Killed, Outcome, judge  # noqa: E402
 
 # The site
@@ -59,37 +57,17 @@ def reached(shop: Catalogue, *, by_redirects: bool = True) -> tuple[set[str], se
     return pages, others
 
 
-@pytest.mark.parametrize("size", [50, 300, 1999, 2000])
+@pytest.mark.parametrize("size", [50, 1999])
 def test_shop_is_its_catalogue(size: int) -> None:
     """A shop has exactly as many pages as asked for; links lead to all of them, and to every
-    redirect and every dead link, and nowhere else."""
+    redirect and every dead link, and nowhere else. To some pages redirects alone lead."""
     shop = Catalogue(size)
     assert len(shop.pages) == size
     pages, others = reached(shop)
     assert pages == set(shop.pages)
     assert others == shop.redirects.keys() | shop.missing
-
-
-def test_shop_of_the_demo() -> None:
-    """The demo's shop has books, listings, authors, redirects and dead links in earnest."""
-    shop = Catalogue()
-    kinds = Counter(kind for kind, _, _ in shop.pages.values())
-    assert kinds == {"home": 1, "category": 100, "author": 139, "book": 1760}
-    assert len(shop.redirects) == 87
-    assert len(shop.missing) == 18
-
-
-def test_redirects_lead_to_pages_that_nothing_else_leads_to() -> None:
-    """A crawl that loses redirects loses pages."""
-    shop = Catalogue(300)
     pages, _ = reached(shop, by_redirects=False)
-    assert 0 < len(shop.pages) - len(pages) < 10
-
-
-def test_catalogue_refuses_impossible_sizes() -> None:
-    """A shop too small for its kinds of pages is refused, not made with fewer or more pages."""
-    with pytest.raises(ValueError, match="50 to 100,000"):
-        Catalogue(49)
+    assert len(pages) < size
 
 
 @pytest.fixture
@@ -101,44 +79,25 @@ def shop_server() -> Iterator[ShopServer]:
 def test_server_answers_and_logs_over_one_connection(shop_server: ShopServer) -> None:
     """Pages, redirects, dead links and other methods get their status on one connection; each
     is in the log with its agent, the log itself is not."""
-    shop = shop_server.shop
-    missing = next(iter(shop.missing))
+    missing = next(iter(shop_server.shop.missing))
+    page = render(shop_server.shop, "/")
     connection = http.client.HTTPConnection(urlsplit(shop_server.url).netloc, timeout=10)
-    answers = []
-    try:
-        for method, path in [
-            ("GET", "/?a=b"),
-            ("GET", "/new"),
-            ("GET", missing),
-            ("POST", "/"),
-            ("HEAD", "/"),
-        ]:
-            connection.request(method, path, headers={"User-Agent": "me"})
-            response = connection.getresponse()
-            answers.append((response.status, response.getheader("Location"), response.read()))
-        connection.request("GET", "/__log")
-        log = json.loads(connection.getresponse().read())
-        connection.request("GET", "/__stats")
-        stats = json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
-    page = render(shop, "/")
-    assert [(status, to) for status, to, _ in answers] == [
-        (200, None),
-        (301, "/latest"),
-        (404, None),
-        (405, None),
-        (200, None),
-    ]
-    assert answers[0][2] == page
-    assert answers[4][2] == b""
-    assert [entry[1:] for entry in log] == [
-        ["/", 200, "me"],
-        ["/new", 301, "me"],
-        [missing, 404, "me"],
-        ["/", 405, "me"],
-        ["/", 200, "me"],
-    ]
+
+    def ask(method: str, path: str) -> tuple[int, str | None, bytes]:
+        connection.request(method, path, headers={"User-Agent": "me"})
+        response = connection.getresponse()
+        return response.status, response.getheader("Location"), response.read()
+
+    with contextlib.closing(connection):
+        assert ask("GET", "/?a=b") == (200, None, page)
+        assert ask("GET", "/new")[:2] == (301, "/latest")
+        assert ask("GET", missing)[0] == 404
+        assert ask("POST", "/")[0] == 405
+        assert ask("HEAD", "/") == (200, None, b"")
+        log = json.loads(ask("GET", "/__log")[2])
+        stats = json.loads(ask("GET", "/__stats")[2])
+    found = [("/", 200), ("/new", 301), (missing, 404), ("/", 405), ("/", 200)]
+    assert [entry[1:] for entry in log] == [[path, status, "me"] for path, status in found]
     assert stats == {"requests": 5, "pages": 1, "of_pages": 50, "repeated": 1}
 
 
@@ -152,32 +111,6 @@ def test_server_stops_with_connections_open() -> None:
         wait_until(lambda: server.hits, 5, "the request has arrived")
     waiting.close()
     assert set(threading.enumerate()) <= before
-
-
-def test_server_says_that_its_port_is_taken(shop_server: ShopServer) -> None:
-    """At once, and by the error that a person knows."""
-    with pytest.raises(OSError, match="in use"), ShopServer(Catalogue(50), port=shop_server.port):
-        pass
-
-
-# The result
-
-
-def test_result_counts_rows_of_both_tables(tmp_path: Path) -> None:
-    """Every row counts, also one that should not be there; a table that no worker has made yet
-    has none."""
-    url = f"sqlite:///{tmp_path / 'result.sqlite'}"
-    engine = sqlalchemy.create_engine(url)
-    with contextlib.closing(Result(url)) as result:
-        assert (result.count("pages"), result.urls("pages"), result.pages_by_pid()) == (0, [], {})
-        with engine.begin() as connection:
-            connection.exec_driver_sql("CREATE TABLE pages (url TEXT, worker INTEGER)")
-            connection.exec_driver_sql("INSERT INTO pages VALUES ('a', 7), ('b', 7), ('a', 8)")
-        assert (result.count("pages"), result.count("books")) == (3, 0)
-        assert sorted(result.urls("pages")) == ["a", "a", "b"]
-        assert result.pages_by_pid() == {7: 2, 8: 1}
-        assert result.database.startswith("SQLite 3.")
-    engine.dispose()
 
 
 # The verdict
@@ -368,29 +301,20 @@ def test_demo_opens_no_folder_that_was_closed(demo: Demo) -> None:
     demo.wait_until_nothing_runs()
 
 
-def has_started(folder: Path, database: str) -> bool:
-    lines = [" ".join(words) for words in left_running(folder)]
-    workers = sum("crawl books" in line for line in lines)
-    servers = sum("postgres -D" in line for line in lines)
-    return workers == 2 and servers == (database == "postgres")
-
-
-@pytest.mark.parametrize(
-    ("number", "database"),
-    [
-        (signal.SIGINT, "sqlite"),
-        pytest.param(signal.SIGTERM, "postgres", marks=needs_postgres),
-    ],
-)
-def test_demo_that_is_interrupted_stops_what_it_started(
-    demo: Demo, number: signal.Signals, database: str
-) -> None:
+@needs_postgres
+def test_demo_that_is_interrupted_stops_what_it_started(demo: Demo) -> None:
     """Ctrl-C and SIGTERM end the demo, its workers, its Redis and its database."""
-    demo.start(f"--database={database}", "--workers=2", "--delay=1")
-    wait_until(lambda: has_started(demo.folder, database), 30, "workers and servers are up")
-    demo.process.send_signal(number)
+
+    def has_started() -> bool:
+        lines = [" ".join(words) for words in left_running(demo.folder)]
+        workers = sum("crawl books" in line for line in lines)
+        return workers == 2 and any("postgres -D" in line for line in lines)
+
+    demo.start("--database=postgres", "--workers=2", "--delay=1")
+    wait_until(has_started, 30, "workers and servers are up")
+    demo.process.send_signal(signal.SIGTERM)
     code, said = demo.end()
-    assert code == 128 + number, said
+    assert code == 128 + signal.SIGTERM, said
     demo.wait_until_nothing_runs()
     assert list(demo.folder.iterdir()) == []
 

@@ -23,11 +23,10 @@ import pytest
 
 import scrapy_redisq
 from lab.launcher import Forked, fork
-from lab.servers import RedisServer, any_server, wait_until
+from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.settings.setting import settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
@@ -94,31 +93,30 @@ def test_table_of_keys() -> None:
     assert named == documented
 
 
-@pytest.mark.parametrize("path", re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README))
-def test_picture(path: str) -> None:
-    """It is there, and has a background or colours of its own for dark themes: a PNG (of the
+def test_pictures() -> None:
+    """They are there, and have a background or colours of their own for dark themes: a PNG (of the
     dashboard), or an SVG."""
-    if path.endswith(".png"):
-        assert (ROOT / path).read_bytes().startswith(b"\x89PNG")
-        return
-    picture = ElementTree.parse(ROOT / path).getroot()
-    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
-    style = picture.find("{http://www.w3.org/2000/svg}style")
-    if style is not None and "prefers-color-scheme: dark" in (style.text or ""):
-        return
-    width, height = map(float, picture.attrib["viewBox"].split()[2:])
-    background = picture.find("{http://www.w3.org/2000/svg}rect")
-    assert background is not None
-    assert background.attrib["fill"] != "none"
-    assert float(background.attrib["width"]) >= width - 1
-    assert float(background.attrib["height"]) >= height - 1
+    svg = "{http://www.w3.org/2000/svg}"
+    for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README):
+        if path.endswith(".png"):
+            assert (ROOT / path).read_bytes().startswith(b"\x89PNG")
+            continue
+        picture = ElementTree.parse(ROOT / path).getroot()
+        if "prefers-color-scheme: dark" in picture.findtext(f"{svg}style", ""):
+            continue
+        size = [float(part) for part in picture.attrib["viewBox"].split()[2:]]
+        background = picture.find(f"{svg}rect")
+        assert background is not None, path
+        assert background.attrib["fill"] != "none"
+        assert float(background.attrib["width"]) >= size[0] - 1
+        assert float(background.attrib["height"]) >= size[1] - 1
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"`scrapy redisq\s([^`]+)`", README))))
-def test_commands_in_the_text(command: str) -> None:
+def test_commands_in_the_text() -> None:
     """Each `scrapy redisq …` that the text names is taken by the command line."""
-    arguments = shlex.split(command)
-    make_parser().parse_args(["push", "NAME", "URL"] if arguments == ["push"] else arguments)
+    for command in set(re.findall(r"`scrapy redisq\s([^`]+)`", README)):
+        arguments = shlex.split(command)
+        make_parser().parse_args(["push", "NAME", "URL"] if arguments == ["push"] else arguments)
 
 
 def test_make_targets() -> None:
@@ -392,15 +390,6 @@ def test_versions_are_those_of_the_tests(each_binary: Path) -> None:
     assert checked
     (line,) = re.findall(rf"{version[1]} [\d., and]*", checked[0])
     assert version[2] in re.findall(r"[\d.]+\d", line)
-
-
-def test_redis_conf() -> None:
-    """A server with the README's redis.conf is one that scrapy-redisq has nothing to say about."""
-    (conf,) = blocks("Operations", "conf")
-    options = [part for line in conf.splitlines() for part in f"--{line}".split()]
-    server = RedisServer(any_server(), *options)
-    with contextlib.closing(server), open_server(server.url) as opened:
-        assert opened.check() == []
 
 
 def acl() -> list[str]:
