@@ -28,33 +28,25 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores ({name}), {memory:.0f} GiB, {system}"
 
 
+def _version_of(binary: Path | str) -> str:
+    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    found = re.search(r"\d[\d.]+", told.stdout)
+    return found[0] if found else "?"
+
+
 def _versions() -> str:
-    servers = []
-    for binary in binaries().values():
-        told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
-        found = re.search(r"v=(\S+)", told.stdout)
-        servers.append(found[1] if found else "?")
-    packages = [
-        f"{name} {version(name)}" for name in ("scrapy-redisq", "Scrapy", "redis", "Twisted")
+    packages = ("scrapy-redisq", "Scrapy", "redis", "Twisted")
+    told = [
+        f"Python {platform.python_version()}",
+        *(f"{name} {version(name)}" for name in packages),
     ]
-    python = f"Python {platform.python_version()}"
-    databases = [f"SQLite {sqlite3.sqlite_version}"]
-    postgres, maria = postgres_binaries(), mariadb_binaries()
-    for name, command in (
-        ("PostgreSQL", postgres and postgres / "postgres"),
-        ("MariaDB", maria and maria[0]),
-    ):
-        if command:
-            told = subprocess.run(
-                [command, "--version"], capture_output=True, text=True, check=True
-            )
-            databases.append(f"{name} {re.search(r'[0-9][0-9.]+', told.stdout)[0]}")
-    redis = f"Redis server {' and '.join(servers)}"
-    return ", ".join([python, *packages, redis, *databases])
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.2f} %"
+    told.append(f"Redis server {' and '.join(map(_version_of, binaries().values()))}")
+    told.append(f"SQLite {sqlite3.sqlite_version}")
+    if postgres := postgres_binaries():
+        told.append(f"PostgreSQL {_version_of(postgres / 'postgres')}")
+    if maria := mariadb_binaries():
+        told.append(f"MariaDB {_version_of(maria[0])}")
+    return ", ".join(told)
 
 
 def _row(fault: str, records: list[Record]) -> str:
@@ -70,8 +62,9 @@ def _row(fault: str, records: list[Record]) -> str:
         cells.append(f"{sum(known):.0f}" if known else "–")
     known = [record for record in records if "refetch" in record]
     for name in ("refetch", "allowed"):
-        cells.append(_share(max(record[name] for record in known)) if known else "–")
-    return "| " + " | ".join(cell.replace("\n", " ").replace("|", "\\|") for cell in cells) + " |"
+        most = max((record[name] for record in known), default=None)
+        cells.append("–" if most is None else f"{100 * most:.2f} %")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _order(fault: str) -> tuple[int, str]:

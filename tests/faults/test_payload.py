@@ -14,6 +14,7 @@ import pytest
 import scrapy
 
 from lab.site import Answer, linked_pages
+from scrapy_redisq.control import DeadLetter
 from scrapy_redisq.serialization.entry_format import FORMAT
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.faults.oracle import assert_survived
@@ -80,6 +81,29 @@ def mix_in(rig: Rig, spider: str, entries: list[bytes], *, counted: bool = True)
             client.hincrby(f"redisq:{{{spider}:0}}:counts", "created", len(entries))
 
 
+def traps(rig: Rig, *names: str) -> tuple[Path, dict[str, str]]:
+    """The file that is there when a module of these names was imported, and an environment in which
+    they can be."""
+    touched, modules = rig.folder / "imported", rig.folder / "modules"
+    modules.mkdir()
+    for name in names:
+        (modules / f"{name}.py").write_text(f"open({str(touched)!r}, 'w').close()\n")
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(modules)]))
+    return touched, {"PYTHONPATH": path}
+
+
+def all_undecodable(rig: Rig, entries: list[bytes]) -> list[DeadLetter]:
+    """Wait for the end of a crawl with these entries among its pages; -> their dead letters."""
+    rig.finish()
+    number = len(entries)
+    assert_survived(rig, refetch=0, dead=number, more_created=number, name="fed")
+    with rig.frontier("fed") as frontier:
+        letters = list(frontier.dead())
+    assert len(letters) == number
+    assert all(letter.reason == "undecodable" and letter.detail for letter in letters)
+    return letters
+
+
 def test_f34_corrupt_entries(rig: Rig) -> None:
     """100 corrupt entries among the pages: each a dead letter with a reason, and no code runs."""
     rig.set_up()
@@ -89,12 +113,7 @@ def test_f34_corrupt_entries(rig: Rig) -> None:
     entries = [corrupt(kind, good, url, touched, rig.random) for kind in range(100)]
     mix_in(rig, "fed", entries, counted=False)
     rig.fleet(spider="fed")
-    rig.finish()
-    assert_survived(rig, refetch=0, dead=100, more_created=100, name="fed")
-    with rig.frontier("fed") as frontier:
-        letters = list(frontier.dead())
-    assert len(letters) == 100
-    assert all(letter.reason == "undecodable" and letter.detail for letter in letters)
+    all_undecodable(rig, entries)
     assert not touched.exists()
     pickle.loads(entries[4][1:])  # had anybody unpickled it, this would have been the trace
     assert touched.exists()
@@ -104,11 +123,7 @@ def test_f34_corrupt_entries(rig: Rig) -> None:
 def test_f35_names_that_point_elsewhere(rig: Rig) -> None:
     """Request classes and callbacks that are not the spider's: dead letters, nothing imported."""
     rig.set_up(pages=200)
-    touched = rig.folder / "imported"
-    modules = rig.folder / "modules"
-    modules.mkdir()
-    for name in ("trap", "follow"):
-        (modules / f"{name}.py").write_text(f"open({str(touched)!r}, 'w').close()\n")
+    touched, environment = traps(rig, "trap", "follow")
     url = f"{rig.site.url}/1"
     classes = ["trap.Request", "trap:Request", "follow.Follow", "os.system", "builtins.eval"]
     callbacks = ["trap.parse", "__init__", "__class__", "crawler", "_set_crawler", "settings"]
@@ -116,13 +131,8 @@ def test_f35_names_that_point_elsewhere(rig: Rig) -> None:
     entries = [packed({URL: url, KIND: (name, {})}) for name in classes]
     entries += [packed({URL: url, CALLBACK: name}) for name in callbacks]
     mix_in(rig, "fed", entries)
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(modules)]))
-    rig.fleet(spider="fed", environment={"PYTHONPATH": path})
-    rig.finish()
-    assert_survived(rig, refetch=0, dead=len(entries), more_created=len(entries), name="fed")
-    with rig.frontier("fed") as frontier:
-        letters = list(frontier.dead())
-    assert {letter.reason for letter in letters} == {"undecodable"}
+    rig.fleet(spider="fed", environment=environment)
+    letters = all_undecodable(rig, entries)
     for name in classes + callbacks:
         assert any(name in letter.detail for letter in letters), name
     assert not touched.exists()
@@ -138,10 +148,7 @@ def test_f74_meta_that_names_code(rig: Rig) -> None:
 
     pages = linked_pages(60)
     rig.set_up(pages=60, page=page)
-    touched = rig.folder / "imported"
-    modules = rig.folder / "modules"
-    modules.mkdir()
-    (modules / "trap.py").write_text(f"open({str(touched)!r}, 'w').close()\n")
+    touched, environment = traps(rig, "trap")
     url = f"{rig.site.url}/away"
     metas: list[dict[str, Any]] = [
         {"referrer_policy": policy} for policy in ("trap.Policy", "os.abort", "signal.pause")
@@ -151,14 +158,10 @@ def test_f74_meta_that_names_code(rig: Rig) -> None:
         pushed = frontier.push({"url": url, "meta": meta} for meta in metas)
     assert len(pushed.errors) == len(metas)
     assert all("REDISQ_META_KEYS" in text for _, text in pushed.errors)
-    mix_in(rig, "fed", [packed({URL: url, META: meta}) for meta in metas])
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(modules)]))
-    rig.fleet(spider="fed", environment={"PYTHONPATH": path})
-    rig.finish()
-    assert_survived(rig, refetch=0, dead=len(metas), more_created=len(metas), name="fed")
-    with rig.frontier("fed") as frontier:
-        letters = list(frontier.dead())
-    assert {letter.reason for letter in letters} == {"undecodable"}
+    entries = [packed({URL: url, META: meta}) for meta in metas]
+    mix_in(rig, "fed", entries)
+    rig.fleet(spider="fed", environment=environment)
+    letters = all_undecodable(rig, entries)
     assert all("REDISQ_META_KEYS" in letter.detail for letter in letters)
     assert not touched.exists()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 
 import pytest
@@ -151,25 +150,13 @@ def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
     runs = int(rig.size.pick(3, 25))
     rig.set_up(pages=600, ttl=2, hold=True)
     step = {"yield": 600, "sent": 20, "read": 20, "claim": 15}.get(point, 100)
-
-    def crashing() -> dict[str, str]:
-        return {"FAULT_CRASH": f"{point}:{rig.random.randint(1, step)}"}
-
-    fleet = [rig.worker(environment=crashing()) for _ in range(3)]
-
-    def crashed_often() -> bool:
-        for place, worker in enumerate(fleet):
-            if not worker.running:
-                assert worker.process.returncode == -signal.SIGKILL, worker.log
-                rig.gone.append(worker)
-                fleet[place] = rig.worker(environment=crashing() if len(rig.gone) < runs else {})
-        return len(rig.gone) >= runs or rig.fetched() == rig.pages
-
-    wait_until(crashed_often, 240, "crashes, or that nothing is left to crash at")
+    rig.crash_again_and_again(
+        lambda: f"{point}:{rig.random.randint(1, step)}",
+        number=3,
+        runs=runs,
+        until=lambda: rig.fetched() == rig.pages,
+    )
     assert len(rig.gone) >= 3
-    for place, worker in enumerate(fleet):
-        rig.kill(worker)  # or it has crashed since
-        fleet[place] = rig.worker()
     rig.finish()
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
 

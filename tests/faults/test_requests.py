@@ -42,14 +42,9 @@ def test_f47_chains(rig: Rig, failing: bool) -> None:
         REDISQ_RETRY_DELAYS="0",
         DOWNLOAD_DELAY=0,
     )
-    fleet = rig.fleet(spider="chains", chains=chains)
-
-    def kill_one() -> None:
-        place = rig.random.randrange(len(fleet))
-        rig.kill(fleet[place])
-        fleet[place] = rig.worker(spider="chains", chains=chains)
-
-    rig.repeat(kill_one, every=rig.size.pick(1, 1.5), seconds=rig.size.pick(5, 25))
+    options = {"spider": "chains", "chains": chains}
+    every, seconds = rig.size.pick(1, 1.5), rig.size.pick(5, 25)
+    rig.keep_killing(rig.fleet(**options), every, seconds, **options)
     rig.finish()
     if failing:
         assert_survived_retries(rig)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -139,24 +138,9 @@ def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
     """Workers die between the commit and the finish: the same rows are written again."""
     runs = int(rig.size.pick(4, 30))
     rig.set_up(pages=int(rig.size.pick(125, 3_000)), ttl=2, hold=True, database=database)
-
-    def crashing() -> dict[str, str]:
-        return {"FAULT_CRASH": f"commit:{rig.random.randint(1, 6)}"}
-
-    fleet = [rig.worker(environment=crashing()) for _ in range(2)]
-
-    def crashed_often() -> bool:
-        for place, worker in enumerate(fleet):
-            if not worker.running:
-                assert worker.process.returncode == -signal.SIGKILL, worker.log
-                rig.gone.append(worker)
-                fleet[place] = rig.worker(environment=crashing() if len(rig.gone) < runs else {})
-        return len(rig.gone) >= runs
-
-    wait_until(crashed_often, 240, f"{runs} crashes")
-    for place, worker in enumerate(fleet):  # one of them may have crashed since
-        rig.kill(worker)
-        fleet[place] = rig.worker()
+    rig.crash_again_and_again(
+        lambda: f"commit:{rig.random.randint(1, 6)}", number=2, runs=runs, until=lambda: False
+    )
     rig.finish()
     assert assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)["reclaimed"] > 0
     assert_all_facts(rig, database)
@@ -222,7 +206,6 @@ def test_f43_late_writer(rig: Rig, database: Database) -> None:
 
 def _seconds(fetched_at: object) -> float:
     """Seconds since 1970 of what a driver gives for a UTC time."""
-
     if isinstance(fetched_at, str):
         fetched_at = datetime.fromisoformat(fetched_at)
     assert isinstance(fetched_at, datetime)
