@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -30,25 +29,15 @@ class View:
         self._total = total
         self._began = time.monotonic()
         self._last_line = 0.0
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True)
-            if console.is_terminal
-            else None
-        )
+        self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> View:
-        if self._live:
+        if self._console.is_terminal:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live:
-            self._live.stop()
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
 
     @property
     def elapsed(self) -> float:
@@ -74,7 +63,7 @@ class View:
             f"duplicates {frontier.duplicates:,}, recovered {frontier.reclaimed:,}"
         )
         progress = f"{site.fetched:,} of {self._total:,} pages, {site.rate:,.0f} pages/s"
-        if self._live:
+        if self._console.is_terminal:
             self._live.update(
                 Group(
                     self._bar(site.fetched, progress),
@@ -95,68 +84,63 @@ class View:
         return row
 
 
-def _state(worker: Worker, frontier: FrontierView) -> str:
-    if worker.running:
-        return "crawling" if worker.pid in frontier.leases else "starting"
-    return worker.reason
+def _table(title: str, columns: str, rows: Iterable[Sequence[str | Text]]) -> Table:
+    """Columns are named by words; figures stand to the right."""
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns.split():
+        is_figure = column not in {"worker", "state", "promise", "expected", "kept"}
+        table.add_column(column, justify="right" if is_figure else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _workers(
     workers: Sequence[Worker], site: SiteLog, frontier: FrontierView, stored: Counter[int]
 ) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("worker")
-    for column in ("pid", "fetched", "stored", "leased", "last seen"):
-        table.add_column(column, justify="right")
-    table.add_column("state", min_width=10)
-    for worker in workers:
-        state = _state(worker, frontier)
+    def row(worker: Worker) -> list[str | Text]:
+        state = worker.reason
+        if worker.running:
+            state = "crawling" if worker.pid in frontier.leases else "starting"
         seen_ago = frontier.seen_ago.get(worker.pid)
-        table.add_row(
-            str(worker.number),
-            str(worker.pid),
-            f"{site.pages[worker.pid]:,}",
-            f"{stored[worker.pid]:,}",
+        return [
+            *(str(worker.number), str(worker.pid)),
+            *(f"{site.pages[worker.pid]:,}", f"{stored[worker.pid]:,}"),
             f"{frontier.leases.get(worker.pid, 0):,}",
             "" if seen_ago is None else f"{seen_ago:.1f} s ago",
             Text(state, _STYLES.get(state, "")),
-        )
-    return table
+        ]
+
+    return _table("", "worker pid fetched stored leased seen state", map(row, workers))
 
 
 def final_workers(
     workers: Sequence[Worker], site: SiteLog, stored: Counter[int], killed: Killed | None
 ) -> Table:
     """Who did what: pages fetched by the site's log, and pages that it wrote to the database."""
-    table = Table(title="Workers", title_justify="left", box=box.SIMPLE_HEAD, show_footer=True)
-    pages = sum(site.pages[worker.pid] for worker in workers)
-    table.add_column("worker", "all")
-    table.add_column("pid", justify="right")
-    table.add_column("pages fetched", f"{pages:,}", justify="right")
-    table.add_column("pages stored", f"{stored.total():,}", justify="right")
-    table.add_column("end")
-    for worker in workers:
+
+    def row(worker: Worker) -> list[str | Text]:
         end = worker.reason
         if killed and worker.pid == killed.pid:
             end = f"killed, held {killed.held:,}"
-        table.add_row(
-            str(worker.number),
-            str(worker.pid),
-            f"{site.pages[worker.pid]:,}",
-            f"{stored[worker.pid]:,}",
+        return [
+            *(str(worker.number), str(worker.pid)),
+            *(f"{site.pages[worker.pid]:,}", f"{stored[worker.pid]:,}"),
             Text(end, _STYLES.get(worker.reason, "red")),
-        )
-    return table
+        ]
+
+    pages = sum(site.pages[worker.pid] for worker in workers)
+    total = ["all", "", f"{pages:,}", f"{stored.total():,}", ""]
+    return _table("Workers", "worker pid fetched stored state", [*map(row, workers), total])
 
 
 def final_checks(checks: Sequence[Check], database: str) -> Table:
     """What was promised and what was found."""
-    table = Table(title=f"Result in {database}", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("")
-    table.add_column("found", justify="right")
-    table.add_column("expected")
-    table.add_column("")
-    for check in checks:
-        mark = Text("WRONG", "bold red") if check.complaint else Text("ok", "green")
-        table.add_row(check.name, check.found, check.expected, mark)
-    return table
+    rows = [
+        (
+            *(check.name, check.found, check.expected),
+            Text("WRONG", "bold red") if check.complaint else Text("ok", "green"),
+        )
+        for check in checks
+    ]
+    return _table(f"Result in {database}", "promise found expected kept", rows)

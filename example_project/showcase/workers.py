@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 PROJECT = Path(__file__).resolve().parent.parent
 _CLOSED = re.compile(r"Spider closed \((\w+)\)")
@@ -76,16 +75,16 @@ class Worker:
         self._process.kill()
         self._process.wait()
 
-    def stop(self, deadline: float) -> None:
-        """Wait for the end of a process that was asked to; from ``deadline`` on, force it."""
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def end(self, deadline: float) -> None:
+        """Wait for the end of a process that was told to stop; from ``deadline`` on, force it."""
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def ask_to_stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
 
 
 class Crew(list[Worker]):
@@ -94,18 +93,13 @@ class Crew(list[Worker]):
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         running = [worker for worker in self if worker.running]
         for worker in running:
-            worker.ask_to_stop()
+            worker.stop()
         deadline = time.monotonic() + _STOP_PATIENCE
         for worker in running:
-            worker.stop(deadline)
+            worker.end(deadline)
 
     @property
     def running(self) -> bool:
@@ -114,7 +108,5 @@ class Crew(list[Worker]):
 
     def failed(self) -> Worker | None:
         """A worker that ended as it should not have, if there is one."""
-        for worker in self:
-            if worker.reason not in {"", "finished", "killed"}:
-                return worker
-        return None
+        bad = (worker for worker in self if worker.reason not in {"", "finished", "killed"})
+        return next(bad, None)
