@@ -50,18 +50,13 @@ class People:
         if slot in self._paused:
             return
         self._paused.add(slot)
-        if slot:
-            await self._say("", lambda frontier: frontier.pause(slot))
-        else:
-            await self._say("", lambda frontier: frontier.pause_crawl())
+        await self._say("", lambda one: one.pause(slot) if slot else one.pause_crawl())
         began = self._world.clock.now
         await asyncio.sleep(seconds)
         self._paused.discard(slot)
         self.pauses.append((slot, began, self._world.clock.now))
-        if slot:
-            await self._say(f"resume {slot}", lambda frontier: frontier.resume(slot))
-        else:
-            await self._say("resume", lambda frontier: frontier.resume_crawl())
+        what = f"resume {slot}".rstrip()
+        await self._say(what, lambda one: one.resume(slot) if slot else one.resume_crawl())
 
     async def push(self) -> None:
         number, self.pushed = self.pushed, self.pushed + 1

@@ -448,13 +448,17 @@ class World:
         self._void_since(since)
         self._lost_since(since, runs)
 
+    async def _during(self, fault: Fault, things: list[Any], **values: tuple[Any, Any]) -> None:
+        """Attributes of these things have the first value for a while, and then the second one."""
+        for which in (0, 1):
+            for thing in things:
+                for name, pair in values.items():
+                    setattr(thing, name, pair[which])
+            if not which:
+                await asyncio.sleep(fault.lasts)
+
     async def _full(self, fault: Fault, worker: Worker) -> None:
-        servers = self._some_servers(fault)
-        for server in servers:
-            server.is_full = True
-        await asyncio.sleep(fault.lasts)
-        for server in servers:
-            server.is_full = False
+        await self._during(fault, self._some_servers(fault), is_full=(True, False))
 
     async def _clock(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))
@@ -464,14 +468,10 @@ class World:
         self.network.first.redis.script_flush()
 
     async def _sink_away(self, fault: Fault, worker: Worker) -> None:
-        self.sink_away = True
-        await asyncio.sleep(fault.lasts)
-        self.sink_away = False
+        await self._during(fault, [self], sink_away=(True, False))
 
     async def _sink_slow(self, fault: Fault, worker: Worker) -> None:
-        self.sink_slow = True
-        await asyncio.sleep(fault.lasts)
-        self.sink_slow = False
+        await self._during(fault, [self], sink_slow=(True, False))
 
     async def _messages(self, fault: Fault, worker: Worker) -> None:
         share = self.chance.choice([0.01, 0.05, 0.2])
@@ -482,12 +482,7 @@ class World:
             self.voided += 2 * self.plan.settings["CONCURRENT_REQUESTS"]
             return self.chance.choice(FATES)
 
-        servers = self._some_servers(fault)
-        for server in servers:
-            server.fate = fate
-        await asyncio.sleep(fault.lasts)
-        for server in servers:
-            server.fate = lambda command: ""
+        await self._during(fault, self._some_servers(fault), fate=(fate, lambda command: ""))
 
     async def _pause_slot(self, fault: Fault, worker: Worker) -> None:
         slots = self.plan.settings["REDISQ_SCHEDULING"] == "slot"
