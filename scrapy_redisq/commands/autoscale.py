@@ -110,12 +110,16 @@ def run(arguments: Namespace, project: Project) -> int:
             print(f"{display.clean(name)}: the run {display.clean(run_name)} is complete already")
             return 0
         shown = FleetDisplay()
-        shown.logs = _log_folder(arguments, project, shown.is_live)
+        logs = _log_folder(arguments, project, shown.live is not None)
         at_once, bounds = downloads_at_once(project.scrapys), _bounds(arguments)
-        job = Job(words, run_name, at_once, shown.logs, bounds)
+        job = Job(words, run_name, at_once, logs, bounds)
         supervisor = Supervisor(frontier, job, shown.say, shown.show)
-        with _signals(supervisor.fleet), shown:
-            return supervisor.run()
+        try:
+            with _signals(supervisor.fleet), shown.live or contextlib.nullcontext():
+                return supervisor.run()
+        finally:
+            if logs:
+                shown.print(f"The workers' logs are in {logs}")
 
 
 def _bounds(arguments: Namespace) -> Bounds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -64,18 +63,12 @@ def _replace(path: Path, write_all: Callable[[Callable[[str], object]], int]) ->
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             written = write_all(file.write)
             file.flush()
-            # Its letters may be purged from Redis next: neither it nor its name may be lost.
+            # Its letters may be purged from Redis next.
             os.fsync(file.fileno())
             Path(file.name).replace(path)
         except BaseException:
             Path(file.name).unlink()
             raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # not every file system can
-            os.fsync(folder)
-    finally:
-        os.close(folder)
     return written
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from datetime import datetime
-from pathlib import Path
-from types import TracebackType
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -25,46 +23,30 @@ SHOWN = 5
 
 
 class FleetDisplay:
-    """A picture that is drawn anew on a terminal, else lines now and then; a context manager.
-    ``logs``: where workers write to."""
+    """A picture that is drawn anew on a terminal, while ``live`` is entered; else lines now and
+    then."""
 
-    def __init__(self, logs: Path | None = None) -> None:
-        self.logs = logs
+    def __init__(self) -> None:
         console = display.console()
-        self.is_live = display.can_refresh(console)
-        self._live = Live(console=console, auto_refresh=False) if self.is_live else None
+        can_refresh = display.can_refresh(console)
+        self.live = Live(console=console, auto_refresh=False) if can_refresh else None
         self._said: deque[str] = deque(maxlen=SHOWN)
         self._rates = Rates()
         self._current: dict[str, float | None] = {}
         self._rated: object = None
         self._printed = -LINE_EVERY
 
-    def __enter__(self) -> FleetDisplay:
-        if self._live is not None:
-            self._live.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, error, traceback)
-        if self.logs:
-            self._print(f"The workers' logs are in {self.logs}")
-
     def say(self, text: str) -> None:
         """Something was done."""
         line = f"{datetime.now():%H:%M:%S}  {text}"
-        if self.is_live:
+        if self.live:
             self._said.append(line)
         else:
-            self._print(line)
+            self.print(line)
 
     @staticmethod
-    def _print(line: str) -> None:
+    def print(line: str) -> None:
+        """A line by itself."""
         try:
             print(display.clean(line), flush=True)
         except OSError:  # nobody reads it any more, which is no reason to leave workers alone
@@ -76,14 +58,14 @@ class FleetDisplay:
         if status is not None and status is not self._rated:
             self._rated = status
             self._current = self._rates.add(status, time.monotonic())
-        if self._live is not None:
+        if self.live is not None:
             try:
-                self._live.update(self._picture(supervisor), refresh=True)
+                self.live.update(self._picture(supervisor), refresh=True)
             except OSError:  # the terminal is gone
                 display.write_nothing_more()
         elif time.monotonic() - self._printed >= LINE_EVERY and status:
             self._printed = time.monotonic()
-            self._print(display.line(status, self._current.get("")))
+            self.print(display.line(status, self._current.get("")))
             if supervisor.away:
                 self.say(display.one_line(supervisor.away))
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import redis
 from scrapy.settings import Settings
@@ -27,15 +25,17 @@ def main(args: Sequence[str], settings: Settings) -> int:
 
     Exits by itself, as argparse does, for help (0) and wrong usage (2).
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     with contextlib.ExitStack() as stack:
-        _prepare_output(stack)
         _end_by_exit(stack)
         return _run(args, settings)
 
 
 def _run(args: Sequence[str], settings: Settings) -> int:
     try:
-        arguments = make_parser().parse_args([_in_utf8(text) for text in args])
+        arguments = make_parser().parse_args(args)
         arguments.check(arguments)
         project = Project(settings, getattr(arguments, "name", None))
         code: int = arguments.run(arguments, project)
@@ -65,20 +65,3 @@ def _end_by_exit(stack: contextlib.ExitStack) -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             stack.callback(signal.signal, number, signal.signal(number, leave))
-
-
-def _in_utf8(argument: str) -> str:
-    """An argument as it was typed: in a locale without UTF-8 Python reads something else."""
-    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
-
-
-def _prepare_output(stack: contextlib.ExitStack) -> None:
-    """Everything can be written: whatever the terminal's encoding lacks, or if nobody reads it."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # ">&-"
-            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-            setattr(sys, name, stack.enter_context(nowhere))
-            stack.callback(setattr, sys, name, None)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")

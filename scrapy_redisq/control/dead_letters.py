@@ -243,8 +243,7 @@ class LetterMethods(StoredFrontier):
         ``reason`` and of ``slot``; those without a request stay. -> how many. Raises
         `FrontierLost` if a new run is just beginning.
         """
-        named = None if ids is None else self.dead_letters(ids)
-        return self.requeue_same(named or self.dead(reason=reason, slot=slot))
+        return self.requeue_same(self._chosen(ids, reason, slot))
 
     def requeue_same(self, letters: Iterable[DeadLetter]) -> int:
         """`requeue` these dead letters, newest first, as far as they are still there and the
@@ -277,8 +276,12 @@ class LetterMethods(StoredFrontier):
         slot: str | None = None,
     ) -> int:
         """Delete dead letters, chosen as by `requeue`; -> how many. They remain counted."""
-        named = None if ids is None else self.dead_letters(ids)
-        return len(self.purge_same(named or self.dead(reason=reason, slot=slot)))
+        return len(self.purge_same(self._chosen(ids, reason, slot)))
+
+    def _chosen(
+        self, ids: Iterable[str] | None, reason: str | None, slot: str | None
+    ) -> Iterator[DeadLetter]:
+        return self.dead(reason=reason, slot=slot) if ids is None else self.dead_letters(ids)
 
     def purge_same(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Delete these dead letters, as far as they are still there and the same; -> their ids."""

@@ -112,11 +112,10 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
 
         ``config``, else what ``settings`` say, is only used when a push begins a run; with neither
         that is configured as the one before it, and keeps what was seen if that had workers with
-        REDISQ_KEEP_SEEN. An unfinished run stays as it is. ``fingerprint`` is for crawls with a
-        REQUEST_FINGERPRINTER_CLASS of their own: their fingerprinter's method. ``project_dir`` is
-        where ``embedded://`` without a path has its ``.scrapy/redisq``. ``settings`` also say which
-        classes may be pushed beside Scrapy's own (REDISQ_REQUEST_CLASSES, REDISQ_VALUE_CLASSES),
-        and which keys of meta that are not safe (REDISQ_META_KEYS).
+        REDISQ_KEEP_SEEN. ``settings`` also say what may be pushed (REDISQ_REQUEST_CLASSES,
+        REDISQ_VALUE_CLASSES, REDISQ_META_KEYS). ``fingerprint`` is the method of the crawl's
+        REQUEST_FINGERPRINTER_CLASS, if it has one. ``project_dir`` is where ``embedded://`` without
+        a path has its ``.scrapy/redisq``.
         """
         keep_config = config is None and settings is None
         settings = settings or RedisqSettings.read({})
@@ -192,9 +191,8 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
         """Have ``url`` fetched, seen or not; -> what `url` said, and ``how``.
 
         "waits": it will be fetched anyway, nothing was done; "requeued": it was a dead letter, and
-        is tried again as it was; "pushed": as a new request past the dupefilter, for the spider's
-        ``parse()``, for which it waits for room, and begins a run, as `push` does. Raises as
-        `url` does.
+        is tried again as it was; "pushed": as a new request of ``parse()``, past the dupefilter.
+        Raises as `url` and `push` do.
         """
         told = self.url(url, slot=slot)
         if told["state"] in WAITS:
@@ -350,8 +348,6 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
             numbers = self._any_shards()
         else:
             shards = max(number(meta.get("shards", 1)), number(meta.get("config:shards", 1)))
-            if not 1 <= shards <= MOST_SHARDS:  # of another hand
-                shards = MOST_SHARDS
             numbers = numbers_of_any(self.name, shards, meta.get("config:spread") == "True")
             if not meta:
                 numbers += self.shards_left()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -20,22 +20,19 @@ COUNTS = (
     "reclaimed", "retried", "requeued", "stale", "pages", "items", "errors",
 )  # fmt: skip
 
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-_Number = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
-
 
 class _Report(msgspec.Struct):
     """A worker's report, as ``worker/report.py`` makes it. None: that is not known."""
 
-    pages_per_minute: _Amount | None = None
-    cpu_seconds: _Amount | None = None
-    rss_bytes: _Number | None = None
-    blocked_seconds: _Amount | None = None
-    downloading: _Number | None = None
-    in_callbacks: _Number | None = None
-    waiting_for_sink: _Number | None = None
-    waiting_to_send: _Number | None = None
-    kept: _Number | None = None
+    pages_per_minute: float | None = None
+    cpu_seconds: float | None = None
+    rss_bytes: int | None = None
+    blocked_seconds: float | None = None
+    downloading: int | None = None
+    in_callbacks: int | None = None
+    waiting_for_sink: int | None = None
+    waiting_to_send: int | None = None
+    kept: int | None = None
     sink: str | None = None
     quiet: bool | None = None
 
@@ -61,28 +58,9 @@ def config_of(meta: Mapping[str, str]) -> FrontierConfig:
 
 def absent(name: str) -> dict[str, Any]:
     """The status of a frontier that is not there: every field, with nothing in it."""
-    return {
-        "frontier": name,
-        "run": None,
-        "run_name": None,
-        "state": "absent",
-        "began": None,
-        **dict.fromkeys((*COUNTS, "done", "queued", "delayed", "leased", "seen"), 0),
-        "set_aside": 0,
-        "paused": 0,
-        "crawl_paused": None,
-        "posted": 0,
-        "dupefilter": None,
-        "scheduling": None,
-        "order": None,
-        "shards": 0,
-        "spider": "",
-        "arguments": None,
-        "sink": dict.fromkeys(SINK_COUNTS, 0),
-        "responses": {},
-        "exchanges": _exchanges({}),
-        "workers": [],
-    }
+    nothing = summary(name, {"state": "absent"}, FrontierConfig(), [], SeenStatus.total([]))
+    unknown = dict.fromkeys(("began", "dupefilter", "scheduling", "order"))
+    return {**nothing, **unknown, "shards": 0}
 
 
 def summary(
@@ -92,11 +70,11 @@ def summary(
     shards: list[dict[str, Any]],
     seen: SeenStatus,
 ) -> dict[str, Any]:
-    """One status from those of all shards; the fields are those of `absent`."""
+    """One status from those of all shards."""
     totals: Counter[str] = Counter()
     for shard in shards:
         for field_name, value in pairs(shard.get("counts", [])).items():
-            totals[field_name] += _counted(value)
+            totals[field_name] += number(value)
 
     def sum_of(field_name: str) -> int:
         return sum(int(shard.get(field_name, 0)) for shard in shards)
@@ -106,11 +84,11 @@ def summary(
     unfinished = counts["created"] - counts["finished"]
     workers = workers_of(shards)
     return {
-        **absent(name),
+        "frontier": name,
         "run": meta.get("run"),
         "run_name": meta.get("name"),
         "state": _state(meta, workers, unfinished + posted),
-        "began": utc(_counted(meta.get("began", 0)) / 1e6),
+        "began": utc(number(meta.get("began", 0)) / 1e6),
         **counts,
         "done": counts["finished"] - counts["dead"] - counts["dropped"],
         "queued": max(0, unfinished - leased - delayed),
@@ -168,24 +146,6 @@ def _exchanges(totals: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _of_itself(info: Mapping[str, str]) -> dict[str, Any]:
-    """What a worker has told of itself, by shard 0. What another hand has written is left out."""
-    try:
-        report = _report(info.get("report", "").encode())
-    except msgspec.DecodeError:
-        return {}
-    return msgspec.structs.asdict(report)
-
-
-def _counted(text: Any) -> int:
-    """`number`, unless no script counts as far: that would be no float, as in metrics. Raises
-    OverflowError."""
-    counted = number(text)
-    if abs(counted) > 2**53:
-        raise OverflowError(f"{text!r:.40} is more than a script counts")
-    return counted
-
-
 def workers_of(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The workers that are registered, from the statuses of all shards, shard 0's first."""
     workers: dict[str, dict[str, Any]] = {}
@@ -198,23 +158,23 @@ def workers_of(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 {
                     "id": worker_id,
                     "host": info.get("host", ""),
-                    "pid": _counted(info.get("pid", 0)),
+                    "pid": number(info.get("pid", 0)),
                     "spider": info.get("spider", ""),
                     "release": info.get("release", ""),
                     "settings": info.get("settings", ""),
                     "leased": 0,
-                    "pages": _counted(info.get("pages", 0)),
-                    "items": _counted(info.get("items", 0)),
-                    "since": utc(_counted(info.get("since", 0)) / 1e6),
+                    "pages": number(info.get("pages", 0)),
+                    "items": number(info.get("items", 0)),
+                    "since": utc(number(info.get("since", 0)) / 1e6),
                     "alive": deadline >= now,
                     "told": "",
                     **dict.fromkeys(REPORTED),
                 },
             )
             if status is shards[0]:
-                worker.update(_of_itself(info), told=info.get("told", ""))
+                report = _report((info.get("report") or "{}").encode())
+                worker.update(msgspec.structs.asdict(report), told=info.get("told", ""))
             worker["leased"] += leased
-            # Somebody else may have written any deadline, -inf among them.
-            silent = (now - deadline + _counted(info.get("ttl", 0))) / 1e6
-            worker["seen_ago"] = round(min(max(0.0, silent), 1e9), 3)
+            silent = (now - deadline + number(info.get("ttl", 0))) / 1e6
+            worker["seen_ago"] = round(max(0.0, silent), 3)
     return list(workers.values())

@@ -13,7 +13,7 @@ from scrapy_redisq.control.scaling import Bounds, Wanted, wanted_workers
 from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin
-from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit
+from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.cluster import nodes_of
@@ -56,10 +56,9 @@ class LookMethods(PastMethods):
     def workers(self) -> list[dict[str, Any]]:
         """The workers that are registered, as plain values: those of ``workers`` in `status`.
 
-        ``told`` is what they were told last, ``quiet`` what they do. What a worker tells of
-        itself is at most 5 s and one exchange old; before its first report it is None.
-        ``cpu_seconds`` and ``rss_bytes`` are those of its process, which several crawls may share:
-        those have one ``host`` and ``pid``. At most 1,000 are shown.
+        What a worker tells of itself is at most 5 s and one exchange old; before its first report
+        it is None. ``cpu_seconds`` and ``rss_bytes`` are those of its process, which several crawls
+        may share. At most 1,000 are shown.
         """
         shards = list(map(self._status, self._shards()))
         with self._making_sense():
@@ -104,9 +103,8 @@ class LookMethods(PastMethods):
         """Why nothing, or little, happens: ``reason`` (a code), ``text`` (a sentence with figures),
         ``also`` (more of them), and figures; see `scrapy_redisq.control.why.explain`.
 
-        ``status`` as `status` has just given it, if that is known. About 20 slots are looked at at
-        a time, and 100 in all, however many there are. That Redis is away is a reason, too, and
-        not raised.
+        ``status`` as `status` has just given it, if that is known. At most 100 slots of a shard
+        are looked at. That Redis is away is a reason, too, and not raised.
         """
         away: dict[int, str] = {}
         waits: list[admin.Waits] = []
@@ -170,7 +168,4 @@ class LookMethods(PastMethods):
 
 def growth_limit_of(meta: Mapping[str, str]) -> GrowthLimit:
     """How large the workers of a run let it become."""
-    try:
-        return GrowthLimit(int(meta.get("max_pending", 0)), float(meta.get("max_memory", 0)))
-    except ValueError:  # of another hand
-        return NO_LIMIT
+    return GrowthLimit(int(meta.get("max_pending", 0)), float(meta.get("max_memory", 0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -16,21 +16,16 @@ RESOLUTIONS = {10: 360, 120: 720, 1_800: 1_488}
 READ_BATCH = 500
 """Records of the history that one script reads."""
 
-_MOST = 2**53
-"""Larger numbers are of another hand."""
-
-_Number = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-
 
 class _History(msgspec.Struct):
     """A record, as ``worker/history.py`` makes it."""
 
     url: str
     method: str
-    status: _Number
-    items: _Number
-    attempts: _Number
-    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    status: int
+    items: int
+    attempts: int
+    seconds: float
     worker: str
     run: str
     outcome: str
@@ -47,10 +42,10 @@ class PastMethods(StoredFrontier):
         hour, 120 for the last day, 1,800 for the last month), at most the newest ``most``.
 
         ``{"resolution": 10, "samples": [{"at": …, "run": …, "created": …}]}``. ``at`` is in seconds
-        since 1970, by the server's clock. Counts are those of the run until then, so that only
-        those of one run can be compared; ``queued``, ``delayed``, ``leased`` and ``workers`` are
-        those of that moment, ``memory`` is what all servers use, in bytes, or None. There is no
-        sample of a time in which no worker was there. Raises ValueError for another resolution.
+        since 1970, by the server's clock. Counts are those of the run until then; ``queued``,
+        ``delayed``, ``leased`` and ``workers`` are those of that moment, ``memory`` is what all
+        servers use, in bytes, or None. Without a worker there are no samples. Raises ValueError for
+        another resolution.
         """
         if resolution not in RESOLUTIONS:
             raise ValueError(f"resolution is one of {', '.join(map(str, RESOLUTIONS))}")
@@ -61,7 +56,7 @@ class PastMethods(StoredFrontier):
             self._run(admin.series(self.name, shard, seconds=resolution, most=most))
             for shard in (config.shard_numbers(self.name) if config else ())
         ]
-        samples = _summed(shards, resolution, one_server=not (config and config.spread))
+        samples = _summed(shards, resolution, one_server=config is None or not config.spread)
         return {"resolution": resolution, "samples": samples[-most:]}
 
     def marks(self) -> list[dict[str, Any]]:
@@ -91,9 +86,7 @@ class PastMethods(StoredFrontier):
             for skip in range(0, max(0, limit), READ_BATCH):
                 most = min(READ_BATCH, limit - skip)
                 records = self._run(admin.history(self.name, shard, skip=skip, most=most))
-                found |= {
-                    id: record for id, at, packed in records if (record := _record(at, packed))
-                }
+                found |= {id: _record(at, packed) for id, at, packed in records}
                 if len(records) < most:
                     break
             newest += found.values()
@@ -106,14 +99,8 @@ class PastMethods(StoredFrontier):
         return next((_record(at, packed) for _, at, packed in found), None)
 
 
-def _record(at: float, packed: bytes) -> dict[str, Any] | None:
-    try:
-        record = _history(packed)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    ended = at / 1e6
-    if not 0 <= ended < _MOST / 1e6:
-        return None
+def _record(at: float, packed: bytes) -> dict[str, Any]:
+    record, ended = _history(packed), at / 1e6
     return {**msgspec.structs.asdict(record), "ended": ended, "started": ended - record.seconds}
 
 

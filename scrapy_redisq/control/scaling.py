@@ -20,7 +20,6 @@ SOON = 10.0
 HALF_A_MINUTE = 0.5
 """Minutes of work that a further worker should find: it takes seconds to start."""
 
-
 OVER = frozenset({"absent", "complete"})
 
 
@@ -59,15 +58,14 @@ def wanted_workers(
     ``status`` as `Frontier.status` gives it, ``waits`` of its shards; ``pages_per_minute`` of one
     worker (None: the best of those that say it), and the downloads that it has at a time.
 
-    0 (whatever ``least`` is) only if nothing is left that a worker would have to do: the run is
-    complete, or (REDISQ_KEEP_ALIVE) created = finished, and no start() goes on. A run that only
-    waits keeps one, which sees to delays and to dead workers' requests; unless everything waits for
-    longer than ``rest_after`` seconds, or for a person, and no worker holds anything.
+    0 (whatever ``least`` is) only if nothing is left to do: the run is complete, or
+    (REDISQ_KEEP_ALIVE) created = finished, and no start() goes on. A run that only waits keeps one;
+    unless everything waits for longer than ``rest_after`` seconds, or for a person, and no worker
+    holds anything.
 
     ``run`` is the name that workers are given (REDISQ_RUN): where there is no run of that name yet,
     one worker is wanted, which begins it. While workers of a run with another name are alive none
-    is, for it would be refused; and one where they have left that run, which says so or, with
-    REDISQ_RESUME=False, begins.
+    is, for it would be refused.
     """
     other = status["run_name"]
     if run and status["state"] in OVER and other != run:

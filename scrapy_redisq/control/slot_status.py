@@ -28,13 +28,12 @@ NAMED_BATCH = 200
 class SlotStatus:
     """One slot. Times are seconds, points in time UTC in ISO format.
 
-    ``leased`` requests are those that workers hold: in progress, or about to be. ``next_start`` is
-    None while the slot is paused. ``delay`` is the longest of those of the ``limit``, of
-    robots.txt and of AutoThrottle, and ``delay_from`` says of which; ``limit_from`` is "settings",
-    "person" or None. ``failures`` are counted in a row: while there are some, one request is tried
-    at a time, and none while the slot is ``parked``. ``status`` is that of the last answer,
-    robots.txt's among them, None if there was none or it is forgotten. ``due_for``: for how long it
-    might have been claimed from, and was not; None if it waits for something, or has no requests.
+    ``next_start`` is None while the slot is paused. ``delay`` is the longest of those of the
+    ``limit``, of robots.txt and of AutoThrottle, and ``delay_from`` says of which; ``limit_from``
+    is "settings", "person" or None. ``failures`` are counted in a row: while there are some, one
+    request is tried at a time, and none while the slot is ``parked``. ``status`` is that of the
+    last answer, None if it is not known. ``due_for``: for how long it might have been claimed from,
+    and was not; None if it waits for something, or has no requests.
     """
 
     slot: str

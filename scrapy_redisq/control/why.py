@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -198,9 +197,8 @@ def _resuming(status: Mapping[str, Any]) -> str:
     words = ["scrapy", "crawl"]
     if spider := status.get("spider"):
         words.append(spider)
-        with contextlib.suppress(ValueError):  # of another hand
-            for argument in shlex.split(status.get("arguments") or ""):
-                words += ["-a", shlex.quote(argument)]
+        for argument in shlex.split(status.get("arguments") or ""):
+            words += ["-a", shlex.quote(argument)]
         if status["frontier"] != spider:
             words += ["-s", f"REDISQ_FRONTIER={shlex.quote(status['frontier'])}"]
     if name := status.get("run_name"):

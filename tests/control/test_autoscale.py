@@ -380,7 +380,8 @@ def crawl_command(server: RedisServer, folder: Path, site: str, *settings: str) 
 
 def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> None:
     """It begins with one worker, another is added when there is work for it; one that is killed is
-    replaced, in the same run; it ends with the run, and says so."""
+    replaced, in the same run, also where workers would not resume one; it ends with the run, and
+    says so."""
     pages, go_on = linked_pages(60, links=60), threading.Event()
 
     def page(path: str) -> Answer | None:
@@ -394,7 +395,9 @@ def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> N
         def workers() -> list[int]:
             return [one["pid"] for one in frontier.status()["workers"] if one["alive"]]
 
-        command = crawl_command(redis_server, tmp_path, site.url, "REDISQ_LEASE_TTL=4")
+        command = crawl_command(
+            redis_server, tmp_path, site.url, "REDISQ_LEASE_TTL=4", "REDISQ_RESUME=False"
+        )
         process, log = autoscale("--max", "2", "--", *command)
         wait_until(lambda: len(workers()) == 2, 60, f"two workers, see {log}")
         run = frontier.status()["run"]
@@ -405,28 +408,6 @@ def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> N
         status = frontier.status()
     assert (status["state"], status["run"]) == ("complete", run)
     assert f"the run {status['run_name']} is complete" in log.read_text()
-
-
-def test_workers_that_would_not_resume(
-    autoscale: Any, redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """With REDISQ_RESUME=False the run is begun anew once, not by each worker that is started when
-    the one before has left."""
-    runs: set[str] = set()
-    url = redis_server.url
-    with Site(linked_pages(20, links=20)) as site, Frontier.from_url(url, "follow") as frontier:
-        few = "CLOSESPIDER_PAGECOUNT=15", "CONCURRENT_REQUESTS=1", "DOWNLOAD_DELAY=0.05"
-        command = crawl_command(redis_server, tmp_path, site.url, "REDISQ_RESUME=False", *few)
-        process, log = autoscale("--max", "1", "--", *command)
-
-        def ended() -> bool:
-            runs.add(frontier.status()["run"] or "")
-            return process.poll() is not None
-
-        wait_until(ended, 90, f"the end, see {log}")
-    assert process.wait(1) == 0
-    assert "worker 2 started" in log.read_text()
-    assert len(runs - {""}) == 1
 
 
 def test_a_run_that_nobody_has_completed(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
 import pty
 import re
-import select
-import signal
 import subprocess
 import sys
 import threading
-import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -309,10 +305,8 @@ class TestSlots:
         """Only with --yes; `status` counts what was dropped."""
         frontier.push(f"https://a.example/{n}" for n in range(1_500))
         ran = redisq("slots", "drop", "books", "a.example")
-        assert (ran.code, ran.out) == (1, "")
+        assert (ran.code, ran.out, "add --yes" in ran.err) == (1, "", True)
         assert ran.err.startswith("books: 1,500 queued requests of a.example would be dropped")
-        assert "add --yes" in ran.err
-        assert frontier.status()["queued"] == 1_500
         ran = redisq("slots", "drop", "a.example", "--yes")
         assert ran == (0, "books: 1,500 requests of a.example dropped\n", "")
         assert redisq("slots").out == "books  no slots\n"
@@ -472,33 +466,22 @@ class TestPush:
         assert ran.err.startswith("scrapy redisq: REQUEST_FINGERPRINTER_CLASS = 'no.such.Class'")
 
 
-class TestReset:
-    def test_without_yes(self, redisq: Redisq, frontier: Frontier) -> None:
-        """It only says what would be deleted, and fails."""
-        frontier.push(some_urls(1_234))
-        ran = redisq("reset", "books")
-        assert (ran.code, ran.out) == (1, "")
-        assert "1,234 queued" in ran.err
-        assert "--yes" in ran.err
-        assert frontier.status()["queued"] == 1_234
-
-    def test_with_yes(self, redisq: Redisq, frontier: Frontier) -> None:
-        """Everything is deleted; a second time there is nothing to delete."""
-        frontier.push(some_urls(10))
-        assert redisq("reset", "books", "--yes") == (0, "books: deleted\n", "")
-        assert frontier.client.dbsize() == 0
-        assert redisq("reset", "books", "--yes").out == "books: there is no such frontier\n"
-
-    def test_while_workers_live(self, redisq: Redisq, frontier: Frontier) -> None:
-        """Refused, with the number of workers, with and without --yes."""
-        frontier.push(some_urls(3))
-        Member(frontier, "w1")
-        Member(frontier, "w2")
-        assert "2 live workers" in redisq("reset", "books").err
-        ran = redisq("reset", "books", "--yes")
-        assert (ran.code, ran.out) == (1, "")
-        assert ran.err.startswith("scrapy redisq: frontier 'books' has 2 live workers")
-        assert frontier.status()["queued"] == 3
+def test_reset(redisq: Redisq, frontier: Frontier) -> None:
+    """Without --yes it only says what would be deleted; while workers live it is refused; a second
+    time there is nothing to delete."""
+    frontier.push(some_urls(1_234))
+    worker = Member(frontier)
+    ran = redisq("reset", "books")
+    assert (ran.code, ran.out) == (1, "")
+    assert all(text in ran.err for text in ("1,234 queued", "--yes", "1 live workers"))
+    ran = redisq("reset", "books", "--yes")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("scrapy redisq: frontier 'books' has 1 live workers")
+    assert frontier.status()["queued"] == 1_234
+    worker.leave()
+    assert redisq("reset", "books", "--yes") == (0, "books: deleted\n", "")
+    assert frontier.client.dbsize() == 0
+    assert redisq("reset", "books", "--yes").out == "books: there is no such frontier\n"
 
 
 class TestEmbeddedServer:
@@ -506,10 +489,6 @@ class TestEmbeddedServer:
         """Started, it stays between commands; pushed requests are there; stopped, it is gone."""
         folder = tmp_path / ".scrapy" / "redisq"
         own = {"REDISQ_URL": "embedded://"}
-        for args in (["status"], ["server", "status"], ["dead", "list", "x"], ["reset", "x"]):
-            redisq(*args, **own)
-        assert not folder.exists()  # looking on starts nothing and leaves nothing
-
         assert redisq("server", "start", **own).out.startswith("Running: Redis ")
         try:
             assert redisq("push", "books", "https://a.example/", **own).code == 0
@@ -642,18 +621,13 @@ class TestProcesses:
         )
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
-    def test_watch_without_a_terminal(
+    def test_watch(
         self, redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A plain line each second, with a rate from the second on; Ctrl-C ends it with 0."""
+        """Without a terminal a plain line each second, with a rate from the second on; Ctrl-C ends
+        it with 0."""
         frontier.push(some_urls(1_500))
-        looks = iter([None])
-
-        def sleep(seconds: float) -> None:
-            if next(looks, "no") is not None:
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr(watching.time, "sleep", sleep)
+        stop_after_two_looks(monkeypatch)
         ran = redisq("status", "books", "--watch")
         first, second = ran.out.splitlines()
         assert (ran.code, ran.err) == (0, "")
@@ -662,51 +636,42 @@ class TestProcesses:
         assert second.endswith("pages/s 0.0")
 
     def test_watch_in_a_terminal(
-        self, tmp_path: Path, redis_server: RedisServer, frontier: Frontier
+        self, redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The table is redrawn with what has changed; Ctrl-C ends it with 0."""
         frontier.push(some_urls(1_500))
+        for name, value in (("TERM", "xterm"), ("COLUMNS", "80"), ("LINES", "24")):
+            monkeypatch.setenv(name, value)
+        stop_after_two_looks(monkeypatch, lambda: frontier.push(["https://one.more.example/"]))
         leader, follower = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "scrapy", "redisq", "status", "--watch", *at(redis_server)],
-            cwd=tmp_path,
-            stdin=follower,
-            stdout=follower,
-            stderr=follower,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
-        )
-        os.close(follower)
-        seen = ""
-        try:
-            seen = read_terminal(leader, "pages/s")
-            assert "1,500" in seen
-            assert "No worker is alive" in seen
-            frontier.push(["https://one.more.example/"])
-            read_terminal(leader, "1,501")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-            assert "Traceback" not in read_terminal(leader, None)
-        finally:
-            process.kill()
-            process.wait(10)
-            os.close(leader)
+        seen: list[bytes] = []
+
+        def read() -> None:
+            with contextlib.suppress(OSError):  # Linux' way to say that nobody writes any more
+                while data := os.read(leader, 65_536):
+                    seen.append(data)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with os.fdopen(follower, "w") as terminal, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal)
+            ran = redisq("status", "--watch")
+        reader.join(10)
+        os.close(leader)
+        shown = b"".join(seen).decode()
+        assert (ran.code, ran.err) == (0, "")
+        assert shown.index("1,500") < shown.index("No worker is alive") < shown.index("1,501")
 
 
-def read_terminal(descriptor: int, until: str | None, seconds: float = 60) -> str:
-    """What a terminal shows, until a text is there; None: until it is closed."""
-    text = ""
-    deadline = time.monotonic() + seconds
-    while until is None or until not in text:
-        assert time.monotonic() < deadline, f"{until!r} not in {text!r}"
-        if not select.select([descriptor], [], [], 0.1)[0]:
-            continue
-        try:
-            data = os.read(descriptor, 65_536)
-        except OSError as error:  # Linux' way to say that nobody holds the other end any more
-            assert error.errno == errno.EIO
-            break
-        if not data:
-            break
-        text += data.decode(errors="replace")
-    assert until is None or until in text
-    return text
+def stop_after_two_looks(
+    monkeypatch: pytest.MonkeyPatch, between: Callable[[], object] = lambda: None
+) -> None:
+    """Ctrl-C comes in the second pause of ``--watch``."""
+    pauses = itertools.count()
+
+    def sleep(seconds: float) -> None:
+        if next(pauses):
+            raise KeyboardInterrupt
+        between()
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)

@@ -18,7 +18,6 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Ending, Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -255,30 +254,6 @@ class TestRuns:
         assert worker.leave()
         assert check_sums(frontier)["state"] == "complete"
 
-    def test_several_shards(self, open_frontier: Opener) -> None:
-        """Four shards are one frontier: all hosts spread, sums over all, one completion."""
-        frontier = open_frontier(config=SHARDED)
-        urls = some_urls(400)
-        pushed = frontier.push([*urls, *urls])
-        assert (pushed.accepted, pushed.duplicates) == (400, 400)
-        status = check_sums(frontier)
-        assert (status["shards"], status["queued"], status["seen"]) == (4, 400, 400)
-        lengths = [
-            int(frontier.client.hget(key_prefix("books", shard) + "counts", "created") or 0)
-            for shard in range(4)
-        ]
-        assert min(lengths) > 0
-        worker = Member(frontier)
-        leases = worker.claim(10)
-        assert check_sums(frontier)["leased"] == len(leases) == 40
-        assert [(w["id"], w["leased"]) for w in frontier.status()["workers"]] == [("w1", 40)]
-        for session, lease in leases:
-            session.add(Finish(lease.id, "done"))
-        assert worker.finish() == 360
-        assert worker.leave()
-        assert check_sums(frontier)["state"] == "complete"
-        assert frontier.push(urls).accepted == 400
-
 
 class TestStatus:
     def test_a_live_worker(self, frontier: Frontier) -> None:
@@ -434,19 +409,6 @@ class TestReset:
 
 
 class TestOpening:
-    @pytest.mark.servers("every")
-    def test_each_kind_of_server(self, each_server: RedisServer) -> None:
-        """Push, claim, finish and reset work alike on all servers, RedisBloom or not."""
-        with Frontier.from_url(each_server.url, "books") as frontier:
-            pushed = frontier.push([*some_urls(500), *some_urls(500)])
-            assert (pushed.accepted, pushed.duplicates) == (500, 500)
-            worker = Member(frontier)
-            assert worker.finish() == 500
-            assert worker.leave()
-            assert check_sums(frontier)["seen"] == 500
-            frontier.reset()
-            assert frontier.client.dbsize() == 0
-
     def test_an_embedded_server_of_a_project(self, tmp_path: Path) -> None:
         """``embedded://`` lies in the project's folder, and is left when closed."""
         with Frontier.from_url("embedded://", "books", project_dir=tmp_path) as frontier:

@@ -240,25 +240,3 @@ def test_many_scrape_at_once(redis_server: RedisServer, monkeypatch: pytest.Monk
                 asked.metrics_now()
         name = "redisq_requests_total{crawl=books,event=created}"
         assert (values(text.decode())[name], values(asked.metrics_now().decode())[name]) == (1, 2)
-
-
-@pytest.mark.parametrize("bent", ["9" * 400, "-" + "9" * 400, "nan"])
-def test_a_bent_count(redis_server: RedisServer, bent: str) -> None:
-    """Whatever another hand has written in one crawl, the metrics of the others are told."""
-    with (
-        Frontier.from_url(redis_server.url, "books") as books,
-        Frontier.from_url(redis_server.url, "news") as news,
-    ):
-        crawl(news)
-        crawl(books)
-        worker = books.status()["workers"][0]["id"]
-        books.client.hset(
-            key_prefix("books", 0) + f"worker:{worker}",
-            mapping=dict.fromkeys(("pid", "pages", "items", "since", "ttl"), bent),
-        )
-        names = ("leased", "pages", "created", "finished", "sink_us", "exchanges_us", "requeued")
-        for name in names:
-            books.client.hset(key_prefix("books", 0) + "counts", name, bent)
-            found = values(Exposition().text([books, news]).decode())
-            assert found["redisq_requests{crawl=news,state=queued}"] == 2
-            assert found["redisq_crawl_up{crawl=news}"] == 1
