@@ -128,9 +128,9 @@ class LookMethods(PastMethods):
         return explain(status, waits, servers, away, growth_limit_of(meta))
 
     def memory(self) -> dict[str, Any]:
-        """What takes how much of Redis' memory: see README for the fields. Bytes by part of the
-        frontier are estimates, of samples (``MEMORY USAGE``); all keys of up to 100,000 a server
-        are looked at, else ``complete`` is False. What the user may not ask is None, and
+        """What takes how much of Redis' memory, with the fields of docs/watching.md. Bytes by part
+        are estimates, of samples (``MEMORY USAGE``). All keys of up to 100,000 a server are looked
+        at, else ``complete`` is False. What the user may not ask is None, and
         ``problem`` says so. Raises `FrontierError` if there is no frontier.
         """
         status = self.status()

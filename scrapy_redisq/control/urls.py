@@ -60,7 +60,7 @@ class UrlMethods(LetterMethods, PastMethods):
     _seeds: SeedReader
 
     def url(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
-        """What is known of a GET request of ``url``: see README for the fields.
+        """What is known of a GET request of ``url``: see docs/watching.md for the fields.
 
         ``slot`` if its requests have a ``download_slot`` of their own. ``state`` is the first of
         "leased", "delayed", "dead", "queued" where its request was found, else "done" (so says the

@@ -14,7 +14,7 @@ class CrawlSettings:
         True,
         checks.boolean,
         "`False`: Scrapy's own scheduler and dupefilter, in memory, without Redis: see "
-        "[Trying a spider](#trying-a-spider).",
+        "[spiders.md](spiders.md#trying-a-spider).",
     )
     url = Setting(
         "embedded://",
@@ -58,7 +58,7 @@ class CrawlSettings:
         "",
         checks.run_pattern,
         "Name of the run, for supervisors that start workers at any time: when the run of this "
-        "name is complete they end at once. See [Operations](#operations).",
+        "name is complete they end at once. See [running.md](running.md#supervisors).",
     )
     keep_seen = Setting(
         False,
@@ -172,7 +172,7 @@ class CrawlSettings:
         "Keys of `meta` that may be stored though Scrapy or a plugin imports, starts or opens what "
         "they name (`playwright_page_methods`, an import path as `referrer_policy`). Others are "
         "refused when they are pushed, and a dead letter where they are stored: see "
-        "[SECURITY.md](SECURITY.md).",
+        "[SECURITY.md](../SECURITY.md).",
     )
     shards = Setting(
         None,

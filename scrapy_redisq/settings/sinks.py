@@ -18,8 +18,8 @@ class SinkSettings:
     tables = Setting(
         {},
         checks.tables,
-        "Tables of `DatabasePipeline`: see [Sinks](#sinks). Without it one table for each item "
-        "class, made from its fields.",
+        "Tables of `DatabasePipeline`: see [sinks.md](sinks.md). Without it one table for each "
+        "item class, made from its fields.",
     )
     metadata = Setting(
         "",

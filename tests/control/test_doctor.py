@@ -25,11 +25,12 @@ from scrapy_redisq.ops.doctor.server_info import Told
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+REDIS = (DOCS / "redis.md").read_text("utf-8")
 
 
 def acl() -> list[str]:
-    (user,) = re.findall(r"^```\nuser (.*?)^```", README, re.M | re.S)
+    (user,) = re.findall(r"^```\nuser (.*?)^```", REDIS, re.M | re.S)
     return str(user).split()
 
 
@@ -87,7 +88,7 @@ def test_every_kind_of_server(redisq: Redisq, each_server: RedisServer) -> None:
 
 def test_a_server_as_the_readme_has_it(redisq: Redisq) -> None:
     """Is all right: 0, for people as well."""
-    (conf,) = re.findall(r"^```conf\n(.*?)^```", README, re.M | re.S)
+    (conf,) = re.findall(r"^```conf\n(.*?)^```", REDIS, re.M | re.S)
     options = [part for line in conf.splitlines() for part in f"--{line}".split()]
     with contextlib.closing(RedisServer(any_server(), *options)) as server:
         ran = redisq("doctor", REDISQ_URL=server.url)
@@ -159,7 +160,7 @@ def test_keys_of_another_hand(redisq: Redisq, redis_server: RedisServer, key: st
 
 @pytest.mark.servers("ends")
 def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
-    """README's user has all that are needed; each one that is taken from it is missed by name."""
+    """The documented user has all rights; each one that is taken away is missed by name."""
     with each_server.client() as client, Frontier.from_url(each_server.url, "books") as frontier:
         frontier.push(["https://a.example/"])
         client.execute_command("ACL", "SETUSER", *acl())
@@ -196,16 +197,18 @@ def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
         client.execute_command("ACL DELUSER", "crawler")
 
 
-def test_rights_are_those_of_the_readme() -> None:
-    """Each command that README's user has is looked at, and what more it names is all the rest."""
+def test_rights_are_those_of_the_documents() -> None:
+    """The doctor tries each right of the documents, and no other."""
     listed = {rule[1:] for rule in acl() if rule.startswith("+")}
     looked_at = {*rights.IN_SCRIPTS, "info", "role", "scan", "subscribe"}
     assert listed - looked_at == {
         *{"ping", "select", "eval", "evalsha", "unsubscribe", "bgrewriteaof"}
     }
     assert looked_at <= listed
-    assert set(rights.OF_BLOOM) == set(re.findall(r"\+(bf\.\w+)", README))
-    (more,) = re.findall(r"beside the ACL above,\n`(.*?)`", README)
+    assert set(rights.OF_BLOOM) == set(re.findall(r"\+(bf\.\w+)", REDIS))
+    (more,) = re.findall(
+        r"beside the \[ACL\]\(\S+\),\n`(.*?)`", (DOCS / "watching.md").read_text("utf-8")
+    )
     assert {f"+{name}" for name in rights.BY_CLIENTS if name not in listed} == set(more.split())
 
 

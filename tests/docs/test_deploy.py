@@ -35,7 +35,7 @@ DEPLOY = ROOT / "deploy"
 FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
 YAMLS = [path for path in FILES if path.suffix in {".yml", ".yaml"}]
 UNITS = sorted((DEPLOY / "systemd").iterdir())
-README = (ROOT / "README.md").read_text("utf-8")
+REDIS = (ROOT / "docs/redis.md").read_text("utf-8")
 SETTINGS = {setting.name: setting for setting in settings_of(RedisqSettings)}
 
 
@@ -121,9 +121,9 @@ def test_grace_periods() -> None:
         assert max(map(int, re.findall(pattern, text))) >= needed
 
 
-def test_redis_is_configured_as_the_readme_says() -> None:
+def test_redis_is_configured_as_documented() -> None:
     """In the container and in Kubernetes."""
-    (block,) = re.findall(r"```conf\n(.*?)```", README, re.S)
+    (block,) = re.findall(r"```conf\n(.*?)```", REDIS, re.S)
     wanted = set(block.splitlines())
     own = (DEPLOY / "redis.conf").read_text("utf-8")
     assert wanted <= set(own.splitlines())

@@ -1,4 +1,4 @@
-"""The README and the docstrings say what is so: their examples are run, their tables compared."""
+"""README, its pages and the docstrings say what is so: examples are run, tables compared."""
 
 from __future__ import annotations
 
@@ -33,34 +33,32 @@ from tests.harness.command import Redisq
 from tests.harness.crawl import Crawl
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
 LUA = ROOT / "scrapy_redisq" / "frontier" / "lua"
+# Pages for people who run crawls; those for developers name commands without their arguments.
+PAGES = (
+    "keys politeness promises redis running scrapy-redis settings sinks spiders watching".split()
+)
+TEXTS = {
+    name: (ROOT / name).read_text("utf-8")
+    for name in ["README.md", *(f"docs/{page}.md" for page in PAGES)]
+}
 
 # The examples call `scrapy` and `python`: those of the environment that the tests run in.
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
-def section(title: str) -> str:
-    """The text between the heading ``title`` and the next one of the second level."""
-    found = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.M | re.S)
-    assert found, f"README.md has no section {title!r}"
-    return found[2]
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page that are marked with ``language``."""
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXTS[page], re.M | re.S)
 
 
-def blocks(title: str, language: str) -> list[str]:
-    """The code blocks of a section that are marked with ``language``."""
-    return re.findall(rf"^```{language}\n(.*?)^```", section(title), re.M | re.S)
-
-
-def rows(title: str) -> list[list[str]]:
-    """The cells of the tables of a section, without the heads."""
-    lines = re.findall(r"^\|(.*)\|$", section(title), re.M)
-    cells = [[cell.strip() for cell in line.split("|")] for line in lines]
-    return [row for row in cells if not _is_head(row)]
-
-
-def _is_head(row: list[str]) -> bool:
-    return set("".join(row)) == {"-"} or row[0] in {"setting", "key"}
+def tables(page: str) -> list[list[list[str]]]:
+    """The tables of a page, each as rows of cells, without its head."""
+    found = re.findall(r"^\|[- :|]+\|\n((?:^\|.*\|\n)+)", TEXTS[page], re.M)
+    return [
+        [[cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines()]
+        for table in found
+    ]
 
 
 # Tables
@@ -68,7 +66,8 @@ def _is_head(row: list[str]) -> bool:
 
 def test_settings_table() -> None:
     """The table of settings names each setting with its default, what it takes and its meaning."""
-    assert rows("Settings") == [
+    (table,) = tables("docs/settings.md")
+    assert table == [
         [f"`{setting.name}`", f"`{setting.default!r}`", setting.check.takes, setting.meaning]
         for setting in settings_of(RedisqSettings)
     ]
@@ -86,7 +85,8 @@ def test_table_of_keys() -> None:
     documented["seen:RUN"] = "by filter"
     del documented["seen:RUN..."]
     named = {}
-    for keys, types, _ in rows("Keys"):
+    (table,) = tables("docs/keys.md")
+    for keys, types, _ in table:
         names = re.findall(r"`([^`]+)`", keys)
         kinds = types.split(", ")
         named.update(zip(names, kinds, strict=True))
@@ -97,7 +97,7 @@ def test_pictures() -> None:
     """They are there, and have a background or colours of their own for dark themes: a PNG (of the
     dashboard), or an SVG."""
     svg = "{http://www.w3.org/2000/svg}"
-    for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README):
+    for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TEXTS["README.md"]):
         if path.endswith(".png"):
             assert (ROOT / path).read_bytes().startswith(b"\x89PNG")
             continue
@@ -114,14 +114,14 @@ def test_pictures() -> None:
 
 def test_commands_in_the_text() -> None:
     """Each `scrapy redisq …` that the text names is taken by the command line."""
-    for command in set(re.findall(r"`scrapy redisq\s([^`]+)`", README)):
+    for command in set(re.findall(r"`scrapy redisq\s([^`]+)`", "".join(TEXTS.values()))):
         arguments = shlex.split(command)
         make_parser().parse_args(["push", "NAME", "URL"] if arguments == ["push"] else arguments)
 
 
 def test_make_targets() -> None:
     """Each `make …` of the text is a target of the Makefile."""
-    named = set(re.findall(r"`make (\w+)`", README))
+    named = set(re.findall(r"`make (\w+)`", TEXTS["README.md"]))
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
     assert {"demo", "test"} <= named <= targets
 
@@ -137,7 +137,7 @@ class Start:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.commands = iter("".join(blocks("Five-minute start", "sh")).splitlines())
+        self.commands = iter("".join(blocks("README.md", "sh")).splitlines())
         self.started: list[Forked] = []
         self.log = folder / "log"
 
@@ -189,7 +189,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def write_files(folder: Path) -> None:
     """The files of the five-minute start; what is for settings.py goes to its end."""
-    for block in blocks("Five-minute start", "python"):
+    for block in blocks("README.md", "python"):
         path, _, text = block.removeprefix("# ").partition("\n")
         with (folder / path).open("a" if path.endswith("settings.py") else "w") as file:
             file.write(text)
@@ -197,9 +197,9 @@ def write_files(folder: Path) -> None:
 
 @pytest.mark.long
 def test_five_minute_start(start: Start) -> None:
-    """Two workers, one killed, one stopped, resumed by two: each page is there, as the README says.
+    """Two workers, one killed, one stopped, resumed by two: each page is there, as README says.
 
-    `status --json` has exactly the fields that the README lists.
+    `status --json` has exactly the fields that docs/watching.md lists.
     """
     start.next(r"python3 -m venv .*")
     start.next(r"pip install .*")
@@ -262,9 +262,11 @@ def test_five_minute_start(start: Start) -> None:
 
 
 def test_sink_of_your_own(redis_server: RedisServer, tmp_path: Path) -> None:
-    """The pipeline that the README shows writes each page's item, with a key."""
-    spider = next(block for block in blocks("Five-minute start", "python") if "Spider" in block)
-    pipeline = next(block for block in blocks("Sinks", "python") if "BatchPipeline" in block)
+    """The pipeline that docs/sinks.md shows writes each page's item, with a key."""
+    spider = next(block for block in blocks("README.md", "python") if "Spider" in block)
+    pipeline = next(
+        block for block in blocks("docs/sinks.md", "python") if "BatchPipeline" in block
+    )
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()
     (tmp_path / "shop/pipelines.py").write_text(pipeline)
@@ -288,29 +290,29 @@ def test_sink_of_your_own(redis_server: RedisServer, tmp_path: Path) -> None:
 
 
 def check_fields(status: dict[str, object]) -> None:
-    listing = re.search(r"one\s+object\s+a\s+line:(.*?)`alive`", section("Operations"), re.S)
-    assert listing
-    fields, _, of_workers = listing[0].partition("`workers`")
-    states = {"absent", "running", "stopped", "complete", "resetting"}
+    def fields(table: list[list[str]]) -> set[str]:
+        return {name for row in table for name in re.findall(r"`(\w+)`", row[0])}
+
+    of_crawls, of_workers, *_ = tables("docs/watching.md")
+    assert fields(of_crawls) == set(status)
     workers = status["workers"]
     assert isinstance(workers, list)
-    assert set(re.findall(r"`(\w+)`", fields)) - states == set(status) - {"workers"}
-    assert set(re.findall(r"`(\w+)`", of_workers)) == set(workers[0])
+    assert fields(of_workers) == set(workers[0])
 
 
 def test_fields_of_slots(redis_server: RedisServer) -> None:
-    """`slots --json` has exactly the fields that the README lists."""
+    """`slots --json` has exactly the fields that docs/watching.md lists."""
     with Frontier.from_url(redis_server.url, "books") as frontier:
         frontier.push(["http://host.example/"])
         told = frontier.slot("host.example").to_json()
-    listing = re.search(r"one object a slot:(.*?)\(of the last", section("Operations"), re.S)
+    listing = re.search(r"one object a slot:(.*?)\(of the last", TEXTS["docs/watching.md"], re.S)
     assert listing
     words = set(re.findall(r"`(\w+)`", listing[1])) - {"settings", "person", "AutoThrottle"}
     assert words == {"frontier", *told}
 
 
 def run_lines(redisq: Redisq, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What commands of the README say when they are run one after the other, in this process."""
+    """What commands of the documents say when they are run one after the other, in this process."""
     said = []
     for line in lines:
         piped, _, command = line.rpartition(" | ")
@@ -330,8 +332,8 @@ def run_lines(redisq: Redisq, lines: list[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def test_commands_of_the_politeness(redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell examples under Politeness work one after the other on a frontier that is there."""
-    lines = "".join(blocks("Politeness", "sh")).splitlines()
+    """The shell examples of docs/politeness.md work one after the other."""
+    lines = "".join(blocks("docs/politeness.md", "sh")).splitlines()
     _, *lines = run_lines(
         redisq, ["scrapy redisq push books https://example.com/", *lines], monkeypatch
     )
@@ -346,8 +348,8 @@ def test_commands_of_the_politeness(redisq: Redisq, monkeypatch: pytest.MonkeyPa
 
 
 def test_commands_of_the_operations(redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell examples under Operations work one after the other."""
-    lines = "".join(blocks("Operations", "sh")).splitlines()
+    """The shell examples of docs/running.md work one after the other."""
+    lines = "".join(blocks("docs/running.md", "sh")).splitlines()
     assert run_lines(redisq, lines, monkeypatch) == [
         "books: 1 new request, 0 duplicates",
         "books: 1 new request, 0 duplicates",
@@ -360,7 +362,7 @@ def test_commands_of_the_operations(redisq: Redisq, monkeypatch: pytest.MonkeyPa
 
 def test_python_example(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     """The example of `Frontier` pushes and counts."""
-    (example,) = blocks("Operations", "python")
+    (example,) = blocks("docs/running.md", "python")
     exec(example.replace("redis://localhost:6379/0", redis_server.url), {})
     assert capsys.readouterr().out == "1 1\n"
 
@@ -386,14 +388,14 @@ def test_versions_are_those_of_the_tests(each_binary: Path) -> None:
     told = subprocess.run([each_binary, "--version"], capture_output=True, text=True, check=True)
     version = re.match(r"(Redis|Valkey) server v=(\d+\.\d+)", told.stdout)
     assert version
-    checked = re.search(r"on Redis [^\n]*Valkey [^\n]*\d", README)
+    checked = re.search(r"on Redis [^\n]*Valkey [^\n]*\d", TEXTS["README.md"])
     assert checked
     (line,) = re.findall(rf"{version[1]} [\d., and]*", checked[0])
     assert version[2] in re.findall(r"[\d.]+\d", line)
 
 
 def acl() -> list[str]:
-    (user,) = re.findall(r"^```\nuser (.*?)^```", section("Operations"), re.M | re.S)
+    (user,) = re.findall(r"^```\nuser (.*?)^```", TEXTS["docs/redis.md"], re.M | re.S)
     return str(user).split()
 
 
@@ -406,7 +408,7 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
             file.read_text("utf-8"),
         ):
             called |= {name.lower() for name in re.findall(r"'([A-Z.]+)'", call)}
-    bloom = set(re.findall(r"\+(bf\.\w+)", section("Operations")))
+    bloom = set(re.findall(r"\+(bf\.\w+)", TEXTS["docs/redis.md"]))
     by_clients = {"ping", "select", "info", "role", "scan", "eval", "evalsha"}
     by_clients |= {"subscribe", "unsubscribe", "bgrewriteaof"}
     allowed = {rule[1:] for rule in acl() if rule.startswith("+")}
@@ -416,7 +418,7 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
 
 @pytest.mark.servers("ends")
 def test_acl_suffices(tmp_path: Path, each_binary: Path) -> None:
-    """A user with the README's rights can crawl, push, look, ask, requeue, rule slots and reset."""
+    """A user with the rights of docs/redis.md can crawl, and do what commands do."""
     server = RedisServer(each_binary, aof=True)
     asking = server.client(decode_responses=True)
     with contextlib.closing(server), asking as client, Site(linked_pages(20)) as site:

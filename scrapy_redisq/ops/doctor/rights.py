@@ -173,5 +173,5 @@ def keys_denied(error: Any) -> Line:
     return problem(
         f"the user may run no script on keys redisq:*: {error}",
         "All of the frontier is scripts.",
-        "ACL SETUSER … ~redisq:* +eval +evalsha (README has all of them)",
+        "ACL SETUSER … ~redisq:* +eval +evalsha (docs/redis.md has all of them)",
     )
