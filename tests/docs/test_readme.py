@@ -35,9 +35,18 @@ from tests.harness.crawl import Crawl
 ROOT = Path(__file__).parents[2]
 LUA = ROOT / "scrapy_redisq" / "frontier" / "lua"
 # Pages for people who run crawls; those for developers name commands without their arguments.
-PAGES = (
-    "keys politeness promises redis running scrapy-redis settings sinks spiders watching".split()
-)
+PAGES = [
+    "keys",
+    "politeness",
+    "promises",
+    "redis",
+    "running",
+    "scrapy-redis",
+    "settings",
+    "sinks",
+    "spiders",
+    "watching",
+]
 TEXTS = {
     name: (ROOT / name).read_text("utf-8")
     for name in ["README.md", *(f"docs/{page}.md" for page in PAGES)]
