@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,9 @@ from scrapy_redisq.frontier import scripts
 
 A_DAY = 60
 """Seeds of the day."""
+
+GROUPS = 4
+"""Tests that have some of them each: a process that is forked for crawls takes seconds to start."""
 
 TWICE = 20
 """Seeds that are run in two processes."""
@@ -29,28 +31,30 @@ def seeds() -> list[int]:
     return [*failed, *range(today, today + A_DAY)]
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[Zygote]:
-    with zygote() as made:
-        yield made
+@pytest.mark.long
+@pytest.mark.parametrize("nth", range(GROUPS))
+def test_crawls(nth: int) -> None:
+    """What must hold after any crawl holds after these."""
+    with zygote() as one:
+        results = [one.crawl({"seed": seed}) for seed in seeds()[nth::GROUPS]]
+    assert len(results) >= A_DAY // GROUPS
+    assert not [
+        f"python -m tests.simulation --one --seed {result['seed']}: {problem}"
+        for result in results
+        for problem in result["problems"]
+    ]
 
 
-@pytest.mark.parametrize("nth", range(len(seeds())))
-def test_a_crawl(one: Zygote, nth: int) -> None:
-    """What must hold after any crawl holds after this one."""
-    result = one.crawl({"seed": seeds()[nth]})
-    problems = "\n".join(result["problems"])
-    assert not problems, f"python -m tests.simulation --one --seed {result['seed']}\n{problems}"
-
-
-def test_a_seed_is_a_history(one: Zygote) -> None:
+@pytest.mark.long
+def test_a_seed_is_a_history() -> None:
     """Run in another process, after other ones, a seed has the same events, byte by byte."""
 
     def events(of: Zygote, seed: int) -> Any:
         return of.crawl({"seed": seed, "pages": 10, "trace": True})["events"]
 
     first = seeds()[-1] + 1
-    told = {seed: events(one, seed) for seed in range(first, first + TWICE)}
+    with zygote() as one:
+        told = {seed: events(one, seed) for seed in range(first, first + TWICE)}
     assert min(map(len, told.values())) > 20
     with zygote() as other:
         for seed in reversed(told):
