@@ -21,8 +21,7 @@ from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import seen_alone
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
-from scrapy_redisq.frontier.seen.recent_urls import SeenCache
+from scrapy_redisq.frontier.seen import SeenCache, SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.participation import joins
 from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.settings.server import open_server_of, project_folder

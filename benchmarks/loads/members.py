@@ -10,6 +10,7 @@ from scrapy import Spider
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenFilter, seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -43,5 +44,7 @@ def join(
         ),
     )
     seen = seen_filter(joined.config)
-    member = ShardSession(0, joined, worker, Terms(NAME, config, 600, 5, 100, 0))
+    nothing: Any = None
+    terms = Terms(NAME, config, 600, 5, 100, 0)
+    member = ShardSession(RunSession(nothing, terms), 0, joined, worker)
     return member, seen

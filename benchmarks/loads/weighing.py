@@ -16,9 +16,9 @@ from benchmarks.loads.filters import Filter, used_memory
 from benchmarks.loads.members import join
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
+from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
-from scrapy_redisq.frontier.unsent import MAX_OPERATIONS
 
 ERROR_RATE = 1e-6
 DESIGNED = "as designed"
@@ -58,7 +58,7 @@ class Measured:
         """Enqueue; without fingerprints, for the dupefilter is weighed by itself."""
         for number, entry in enumerate(entries):
             self.member.add(Enqueue(f"shop{number % slots}", 0, entry, None))
-            if len(self.member.unsent) == MAX_OPERATIONS:
+            if len(self.member) == MAX_OPERATIONS:
                 self.exchange(self.member)
         self.exchange(self.member)
 

@@ -6,18 +6,18 @@
 ``operations``     what goes into an exchange and comes out of it; ``exchange`` as its script has
                    both
 ``terms``          on which a worker takes part in a run
-``shard_session``  one worker in one shard, without any network: what is to be sent, what is held
-``unsent``         what waits to be sent, in order, and what of it goes next
-``unsafe``         what it may have to send again, should the shard lose the end of its log
-``posts``          links to other shards, which the end of a page leaves in its own
-``run_session``    one worker in all shards of a run: joining, coming back, leaving; ``runs`` the
-                   steps of that over all shards
-``shard_loop``     the asyncio task that exchanges for a worker with one shard: ``pace`` says when,
-                   ``trouble`` what passes by itself; ``loop`` all of them, and what they share:
-                   ``worker_protocol`` is what it asks of the worker, ``listener`` hears what
-                   workers and commands publish; ``round_trips`` counts how long exchanges take
-``seen``           the dupefilters; ``config`` what all workers must agree on, ``growth`` how large
-                   the frontier may become
+``run_session``    one worker in a run: joining, coming back, the end, leaving; ``runs`` the steps
+                   of that over all shards, ``worker_protocol`` what it asks of the worker,
+                   ``listener`` hears what workers and commands publish
+``sharing``        how its shards share what the worker wants
+``shard_session``  the worker's part in one shard, without any network: what it holds, the next
+                   exchange and when that is due (``pace``)
+``outgoing``       in it, what is sent: in order, in numbered exchanges
+``unsafe``         and what may have to be sent again, should the shard lose the end of its log
+``shard_task``     the asyncio task that exchanges with one shard: ``trouble`` is what passes by
+                   itself, ``round_trips`` counts how long exchanges take
+``seen``           the dupefilters, ``bitmap_layout`` the shape of one
+``config``         what all workers must agree on; ``growth`` how large the frontier may become
 ``limits``         what a fleet may do with one slot; ``slot_names`` how slots are called and which
                    shard keeps them; ``shared_robots`` their robots.txt
 

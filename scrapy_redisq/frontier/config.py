@@ -5,20 +5,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+import msgspec
+
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.slot_names import shard_numbers, shard_of
 
 FORMAT = 3
 """Version of the keys and entries in Redis; another one is refused."""
 
-BACKENDS = frozenset({"redisbloom", "bitmap", "exact"})
+BACKENDS = ("redisbloom", "bitmap", "exact")
 """What keeps the dupefilter in Redis."""
 
 PRIORITY_SLOT = "*"
 """The one slot of all requests with ``REDISQ_SCHEDULING = "priority"``."""
 
 MOST_SHARDS = 64
-"""More of them are of another hand."""
+"""More than 64 shards: not written by this package."""
 
 DEAD_MAX = 10_000
 """Dead letters that are kept."""
@@ -69,24 +71,13 @@ class FrontierConfig:
 
     @classmethod
     def from_meta(cls, meta: dict[str, str]) -> FrontierConfig:
-        """Raises `FrontierCorrupt` if something is missing or is no number."""
+        """Raises `FrontierCorrupt` if something is missing or cannot be."""
         try:
-            known = {name: meta[name] for name in STORED - {"spread", "arguments"}}
-            if known["backend"] not in BACKENDS:
-                raise ValueError(f"no dupefilter is called {known['backend']!r}")
-            shards = int(known["shards"])
-            if not 1 <= shards <= MOST_SHARDS:
-                raise ValueError(f"{shards} shards")
-            return cls(
-                **{
-                    **known,
-                    "error_rate": float(known["error_rate"]),
-                    "capacity": int(known["capacity"]),
-                    "shards": shards,
-                    "spread": meta.get("spread") == "True",
-                    "arguments": meta.get("arguments", ""),
-                }  # type: ignore[arg-type]
-            )
+            stored = {name: meta[name] for name in STORED}
+            config = msgspec.convert(stored, cls, strict=False)
+            if config.backend not in BACKENDS or not 1 <= config.shards <= MOST_SHARDS:
+                raise ValueError(f"backend {config.backend!r}, {config.shards} shards")
+            return config
         except (KeyError, ValueError) as error:
             raise FrontierCorrupt(
                 f"field config:… of the frontier's meta key is missing or has been changed by "

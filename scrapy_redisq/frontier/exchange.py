@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import operator
+import random
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
+from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import (
     Delivered,
+    DownloadResult,
     Enqueue,
     Finish,
     Lease,
     Letter,
+    Link,
     Operation,
     Reply,
     TurnGrant,
-    letter_item,
     parse_lease,
 )
-from scrapy_redisq.frontier.posts import pack_links
 from scrapy_redisq.frontier.scripts import raw_string, unpack
+from scrapy_redisq.frontier.seen import exact_member
 
 
 class Cargo:
@@ -53,7 +60,18 @@ class Cargo:
         elif isinstance(operation, Finish):
             self._add_finish(operation)
         elif isinstance(operation, Letter):
-            self._data["letters"].append(letter_item(operation))
+            self._data["letters"].append(
+                (
+                    exact_member(operation.identity),
+                    operation.slot,
+                    str(operation.priority),
+                    raw_string(operation.entry),
+                    operation.reason,
+                    operation.detail,
+                    operation.error,
+                    operation.status,
+                )
+            )
         elif isinstance(operation, Delivered):
             self._data["delivered"].append(operation.post)
 
@@ -126,3 +144,50 @@ def read_reply(reply: list[Any], operations: Iterable[Operation]) -> Reply:
     for i, request in enumerate(requests):
         (told.duplicates if became[i : i + 1] == "0" else told.accepted).append(request)
     return told
+
+
+def result_item(result: DownloadResult) -> tuple[str, int, int, int, int, int, int]:
+    """As ``slots/backoff.lua`` reads it: slot, status, us since it was begun, us to
+    be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
+
+    def us(seconds: float | None) -> int:
+        return -1 if seconds is None else max(0, int(seconds * 1e6))
+
+    return (
+        result.slot,
+        result.status,
+        us(time.monotonic() - result.begun),
+        us(result.retry_after),
+        0 if result.failed is None else 1 if result.failed else -1,
+        random.randrange(1001),
+        us(result.latency),
+    )
+
+
+_LINK_FIELDS = "slot", "priority", "entry", "fingerprint", "delay", "also", "identity", "asked"
+_link_item = operator.attrgetter(*_LINK_FIELDS)
+_encode = msgspec.msgpack.Encoder().encode
+# Fingerprints are bytes or text, as the dupefilter has them.
+_decode = msgspec.msgpack.Decoder(
+    list[tuple[str, int, bytes, Any, int, Any, bytes | None, int]]
+).decode
+
+
+def pack_links(links: Iterable[Enqueue]) -> bytes:
+    """What a post holds: links to other shards, as bytes that no script looks into."""
+    return _encode(list(map(_link_item, links)))
+
+
+def unpack_links(id: str, post: bytes) -> list[Enqueue]:
+    """The requests in the post ``id``, for their shards to be asked once more.
+
+    Raises `FrontierCorrupt` if something else has written it.
+    """
+    try:
+        items = _decode(post)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise FrontierCorrupt(f"post {id!r} cannot be read ({error})") from None
+    return [
+        Enqueue(**dict(zip(_LINK_FIELDS, item, strict=True)), page=id, link=Link())
+        for item in items
+    ]

@@ -26,9 +26,7 @@ OPTION_TAKES = {
 """What each option of a limit takes."""
 
 DELAY_TAKES = f"'delay' ({OPTION_TAKES['delay']})"
-LIMIT_TAKES = " and ".join(
-    ", ".join(f"{name!r} ({takes})" for name, takes in OPTION_TAKES.items()).rsplit(", ", 1)
-)
+LIMIT_TAKES = ", ".join(f"{name!r} ({takes})" for name, takes in OPTION_TAKES.items())
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class BackOff:
 
 
 BACK_OFF = BackOff()
-"""Where nobody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +101,9 @@ def parse_rate(value: Any) -> float:
 
 def parse_limit(options: Any, base: SlotLimit | None = None) -> SlotLimit:
     """A limit of its options; those that are left out are as in ``base``. Raises ValueError."""
-    given: dict[str, Any] = {}
-    if not isinstance(options, Mapping) or set(options) - {"delay", "concurrency", "rate", "burst"}:
+    if not isinstance(options, Mapping) or options.keys() - OPTION_TAKES:
         raise ValueError(LIMIT_TAKES)
+    given: dict[str, Any] = {}
     for name, value in options.items():
         try:
             given[name] = parse_rate(value) if name == "rate" else _number(name, value)
@@ -116,10 +113,9 @@ def parse_limit(options: Any, base: SlotLimit | None = None) -> SlotLimit:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool):
-        raise ValueError(name)
     number = float(value)
     low, high = {"delay": (0, LONGEST), "concurrency": (0, MOST), "burst": (1, MOST)}[name]
-    if not low <= number <= high or (name != "delay" and number != int(number)):
+    whole = name == "delay" or number == int(number)
+    if isinstance(value, bool) or not (low <= number <= high and whole):
         raise ValueError(name)
     return number if name == "delay" else int(number)

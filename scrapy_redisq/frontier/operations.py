@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
-
-import msgspec
-
-from scrapy_redisq.frontier.scripts import raw_string
-from scrapy_redisq.frontier.seen import exact_member
 
 NEVER_SUSPECT = 256
 """More deliveries than an entry can count."""
@@ -58,24 +51,8 @@ class Post:
     delivered: Callable[[str], None]
 
 
-class _Operation:
-    """What an exchange carries. These are looked at several times for each request of a crawl."""
-
-    __slots__ = ()
-
-    @property
-    def number(self) -> int:
-        """How many requests it adds."""
-        return 0
-
-    @property
-    def size(self) -> int:
-        """Bytes of the requests that are sent with it."""
-        return 0
-
-
 @dataclass(frozen=True, slots=True)
-class Enqueue(_Operation):
+class Enqueue:
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
 
     ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
@@ -98,20 +75,12 @@ class Enqueue(_Operation):
     tag: Hashable = None
     link: Link | None = None
 
-    @property
-    def number(self) -> int:
-        return 1
-
-    @property
-    def size(self) -> int:
-        return len(self.entry)
-
 
 Ending = Literal["done", "released", "dead", "backed_off", "retried"]
 
 
 @dataclass(frozen=True)
-class Finish(_Operation):
+class Finish:
     """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
     exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody),
     "backed_off" (released, with the entry that takes the place of the old one), "retried" (the
@@ -134,10 +103,6 @@ class Finish(_Operation):
     links: Sequence[Enqueue] = ()
     record: tuple[str, bytes] | None = None
 
-    @property
-    def size(self) -> int:
-        return len(self.entry) + sum(len(one.entry) for one in self.links)
-
     def unsafe(self) -> list[Enqueue]:
         """What has to be posted if it is sent now. A page that will be fetched again asks for all
         of it again."""
@@ -147,14 +112,14 @@ class Finish(_Operation):
 
 
 @dataclass(frozen=True)
-class Delivered(_Operation):
+class Delivered:
     """A post is no longer needed."""
 
     post: str
 
 
 @dataclass(frozen=True)
-class Letter(_Operation):
+class Letter:
     """A dead letter of a request that could not be enqueued, and that no page stands for.
 
     One is kept for each ``identity``. ``entry`` is b"" if the request cannot be kept.
@@ -168,10 +133,6 @@ class Letter(_Operation):
     error: str = ""
     status: int = 0
     entry: bytes = b""
-
-    @property
-    def size(self) -> int:
-        return len(self.entry)
 
 
 Operation = Enqueue | Finish | Letter | Delivered
@@ -279,39 +240,6 @@ class Reply:
     """What this worker may do with slots that have limits."""
     told: str = ""
     """What people have told it to do: "quiet", "work" or "stop"; "" if nothing."""
-
-
-def letter_item(letter: Letter) -> tuple[str, str, str, msgspec.Raw, str, str, str, int]:
-    """As ``exchange.lua`` reads it: identity, slot, priority, entry, reason, detail, error,
-    status."""
-    return (
-        exact_member(letter.identity),
-        letter.slot,
-        str(letter.priority),
-        raw_string(letter.entry),
-        letter.reason,
-        letter.detail,
-        letter.error,
-        letter.status,
-    )
-
-
-def result_item(result: DownloadResult) -> tuple[str, int, int, int, int, int, int]:
-    """As ``slots/backoff.lua`` reads it: slot, status, us since it was begun, us to
-    be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
-
-    def us(seconds: float | None) -> int:
-        return -1 if seconds is None else max(0, int(seconds * 1e6))
-
-    return (
-        result.slot,
-        result.status,
-        us(time.monotonic() - result.begun),
-        us(result.retry_after),
-        0 if result.failed is None else 1 if result.failed else -1,
-        random.randrange(1001),
-        us(result.latency),
-    )
 
 
 def parse_lease(lease_id: str, record: bytes) -> Lease:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 
+from scrapy_redisq.frontier.operations import Reply
+
 FLUSH = 0.25
 """Seconds that something to send waits for company at most: an exchange costs Redis as much as
 ten pages in it."""
@@ -61,33 +63,20 @@ class Pace:
         self.confirms = False
         """The next exchange says whether all is done indeed: nothing else is waited for."""
 
-    def exchanged(
-        self,
-        *,
-        claimed: int,
-        filled: bool | None,
-        accepted: int = 0,
-        low: bool,
-        next_due: int | None,
-        others_wait: bool = False,
-        overdue_in: int = 0,
-    ) -> None:
-        """An exchange with all shards is over.
-
-        ``filled``: as much was claimed as was wanted, so there is probably more; None if nothing
-        was wanted. ``accepted``: requests that are new to the frontier. ``next_due``: milliseconds
-        until it is worth asking again. ``others_wait``: some worker found nothing. ``overdue_in``:
-        milliseconds until one may have to be taken for dead.
-        """
+    def exchanged(self, reply: Reply, want: int, *, low: bool) -> None:
+        """An exchange was answered that might claim ``want`` entries, of a worker that could take
+        some if it is ``low``."""
         self._sent_at = time.monotonic()
         self._began_at = None
-        if filled is not None:
-            self._more = self.has_enough = filled
-        elif accepted:
+        claimed = len(reply.leases)
+        if want:
+            self._more = self.has_enough = claimed >= want
+        elif reply.accepted:
             self._more = self.has_enough = True
-        self._next_due = None if next_due is None else next_due / 1000
-        self._overdue_in = overdue_in / 1000
-        self._flush = FLUSH_SHARED if others_wait else self._gather
+        dues = [due for due in (reply.next_due, reply.post_due) if due is not None]
+        self._next_due = min(dues) / 1000 if dues else None
+        self._overdue_in = reply.overdue_in / 1000
+        self._flush = FLUSH_SHARED if reply.waiting else self._gather
         if claimed or not low:
             self._idle = IDLE_FIRST
         else:
@@ -101,10 +90,6 @@ class Pace:
         """Whether it is worth asking for more now, as far as is known."""
         due = self._next_due is not None and time.monotonic() >= self._sent_at + self._next_due
         return self._more or self.woken or due
-
-    def has_gathered(self) -> bool:
-        """What is to be sent has waited for company for half as long as it may."""
-        return time.monotonic() - self._sent_at >= self._flush / 2
 
     def pause(
         self,

@@ -1,95 +1,96 @@
-"""A worker's place in a run: joining its shards, coming back, taking over, leaving."""
+"""One worker in a run: joining, coming back, the end, leaving.
+
+There is one asyncio task for each shard (`scrapy_redisq.frontier.shard_task`). They never let the
+crawl wait: what the worker wants to send gathers in its shard sessions, what it may work on is
+handed over as it arrives. While Redis is away a task keeps what it has and tries again for ever.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import socket
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import redis.asyncio
+from redis.exceptions import RedisError
 
-from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
-from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.errors import (
+    FrontierCorrupt,
+    FrontierLost,
+    RedisqError,
+    ScriptFailed,
+    ServerBusy,
+)
+from scrapy_redisq.frontier import calls, runs, shard_task
 from scrapy_redisq.frontier.calls import Joined
 from scrapy_redisq.frontier.growth import Fill
+from scrapy_redisq.frontier.listener import listen
 from scrapy_redisq.frontier.names import number, pairs
-from scrapy_redisq.frontier.operations import (
-    Delivered,
-    Enqueue,
-    Letter,
-    Link,
-    Reply,
-)
-from scrapy_redisq.frontier.posts import unpack_links
+from scrapy_redisq.frontier.operations import Enqueue, Letter, Link, Reply
+from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
+from scrapy_redisq.frontier.pace import RUNNING_LOW
 from scrapy_redisq.frontier.runs import Steps, drive_async
-from scrapy_redisq.frontier.scripts import (
-    AsyncClient,
-    Call,
-    T,
-    execute_and_wait,
-    execute_async,
-)
+from scrapy_redisq.frontier.scripts import AsyncClient, Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import (
-    HOLD,
-    ShardSession,
-)
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import Terms
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Warnings
 from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
-from scrapy_redisq.frontier.unsent import MAX_OPERATIONS
+from scrapy_redisq.frontier.worker_protocol import NOTHING, ServerHelp, Worker
 
 logger = logging.getLogger(__name__)
 
-AWAY = 5.0
-"""Seconds without an answer after which a shard's links are left to their posts."""
-
-MOST_POSTS = 100
-"""Of dead workers, that are taken at a time."""
-
-
-@runtime_checkable
-class MayBeAlone(Protocol):
-    """The client of a cluster, which knows whether its masters have replicas."""
-
-    def alone_at(self) -> float: ...
-
-    async def look(self) -> None: ...
+LOOK_FOR_ENDED = 0.05
+"""Seconds between looks for pages that have ended."""
 
 
 class RunSession:
-    """One worker's sessions in all shards of a run."""
+    """One worker's place in a run, with a session in each shard.
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        terms: Terms,
-        primary_vouched: Callable[[], float] = time.monotonic,
-    ) -> None:
+    First `join`, then `start` says for whom to exchange, at last `stop` and `leave`.
+    ``complete`` is True once the whole frontier is finished, as far as the last exchanges told.
+    """
+
+    worker: Worker
+    joined: Joined
+
+    def __init__(self, client: AsyncClient, terms: Terms, server: ServerHelp | None = None) -> None:
         self.client = client
         self.terms = terms
-        self._primary_vouched = primary_vouched
+        self.server = server or ServerHelp()
         self.sessions: list[ShardSession] = []
+        self.complete = False
+        self.exchanges = 0
         self.buried = 0
         """Requests of dead workers that this one made dead letters of."""
-        self._told_of: set[int] = set()
-        self._take_after = 0.0
+        self.warnings = Warnings(self.server.redact)
         # Kept until a join has been answered: one that is repeated under another id would leave a
         # worker behind that all others wait for until its TTL has passed.
         self._next_id = _new_worker_id()
         self._since = calls.JUST_NOW
+        self._stop = asyncio.Event()
+        self._landed = asyncio.Event()
+        self._running: list[asyncio.Future[None]] = []
+        self._helpers: list[asyncio.Future[None]] = []
+        self._missing = 0
+        self._looks_for_end = self._certain = self._said_complete = False
+        self._is_lost = False
 
-    async def run(self, call: Call[T]) -> T:
+    # Calls
+
+    async def call(self, call: Call[T]) -> T:
         """Run one script; raises as `execute_async` does."""
-        return await self._heeding_busy(execute_async(self.client, call))
+        return await self.heeding_busy(execute_async(self.client, call))
 
-    async def _heeding_busy(self, running: Awaitable[T]) -> T:
+    async def heeding_busy(self, running: Awaitable[T]) -> T:
+        """What ``running`` returns, or raises."""
         try:
             return await running
         except ServerBusy:
@@ -103,109 +104,113 @@ class RunSession:
 
     async def do(self, steps: Steps[T], *, pause: float = 0.0) -> T:
         """Run a procedure of `runs`, with ``pause`` seconds after each call."""
-        return await drive_async(self.run, steps, pause=pause)
+        return await drive_async(self.call, steps, pause=pause)
 
-    # Joining and leaving
+    async def confirm_primary(self) -> None:
+        """Return if what answers is the server that has the last word. Raises `TROUBLE` if that
+        cannot be said now."""
+        try:
+            await self.server.confirm_primary()
+        except RedisError as error:
+            raise ServerBusy(str(error)) from error
+
+    async def revive(self) -> None:
+        """Start a dead embedded server again."""
+        try:
+            await asyncio.to_thread(self.server.revive)
+        except RedisqError as error:
+            self.warnings.warn("revive", "%s", error)
+
+    # Joining, coming back
 
     async def join(self) -> Joined:
         """Begin or resume the run and register. Raises as `calls.join` does.
 
         May be called again if the connection broke, or if workers may come back.
         """
+        terms = self.terms
         if self._since == calls.JUST_NOW:
-            look = runs.first_look(self.terms.name, self.terms.started, self.terms.config)
+            look = runs.first_look(terms.name, terms.started, terms.config)
             self._since, backend = await self.do(look)
-            self.terms = replace(self.terms, config=replace(self.terms.config, backend=backend))
-        newcomer = self._newcomer()
-        self.joined = await self.do(runs.join(self.terms.name, newcomer))
-        self._numbers = self.joined.config.shard_numbers(self.terms.name)
+            self.terms = replace(terms, config=replace(terms.config, backend=backend))
+            terms = self.terms
+        registration = self._registration()
+        newcomer = runs.Newcomer(registration, terms.config, terms.run, self._since, terms.young)
+        self.joined = await self.do(runs.join(terms.name, newcomer))
         self._next_id = _new_worker_id()
         self.seen = seen_filter(self.joined.config)
-        worker = newcomer.registration.worker
         self.sessions = [
-            ShardSession(shard, self.joined, worker, self.terms, self._primary_vouched)
-            for shard in self._numbers
+            ShardSession(self, shard, self.joined, registration.worker)
+            for shard in self.joined.config.shard_numbers(terms.name)
         ]
         return self.joined
 
-    def _newcomer(self) -> runs.Newcomer:
+    def _registration(self) -> calls.Registration:
+        terms = self.terms
         info: dict[str, str | int] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "spider": self.terms.config.spider,
+            "spider": terms.config.spider,
         }
-        registration = calls.Registration(
+        return calls.Registration(
             self._next_id,
-            self.terms.lease_ttl,
+            terms.lease_ttl,
             info,
-            self.terms.limits,
-            self.terms.throttle,
-            self.terms.release,
-            self.terms.settings,
-        )
-        return runs.Newcomer(
-            registration, self.terms.config, self.terms.run, self._since, self.terms.young
+            terms.limits,
+            terms.throttle,
+            terms.release,
+            terms.settings,
         )
 
-    async def rejoin(self, sessions: Sequence[ShardSession]) -> None:
-        """Come back to these shards under a new id, after this worker was reaped there or its
-        history was lost. The leases of other shards stay.
+    def start_over(self, session: ShardSession, why: str) -> None:
+        """The leases of a shard are void: the worker has to `come_back` to it."""
+        logger.warning("This worker's leases are void (%s); it goes on as a new worker", why)
+        session.is_void = True
+        session.last = None
+        self.complete = self._certain = self._said_complete = False
+        self.worker.forgotten([session])
+
+    async def come_back(self, session: ShardSession) -> None:
+        """Join a shard again, under a new id. The leases of other shards stay.
 
         Raises `FrontierLost` if the run is gone.
         """
-        await self._give_back(sessions, returns=True)
-        newcomer = replace(self._newcomer(), config=self.joined.config)
-        former = {session.shard: session.worker for session in sessions}
-        await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, former))
+        await self._give_back(session, returns=True)
+        registration, run = self._registration(), self.joined.run
+        intent = calls.Return(run, session.worker)
+        name, config = self.terms.name, self.joined.config
+        await self.call(calls.join(name, session.shard, intent, config, registration))
         self._next_id = _new_worker_id()
-        for session in sessions:
-            session.rejoined(self.joined, newcomer.registration.worker)
-        if self.sessions[0] in sessions:
-            self._told_of.clear()
+        session.rejoined(run, registration.worker)
+        self.worker.rejoined()
 
-    async def leave(self, *, complete: bool, missing: bool = False) -> bool:
-        """Give back what is held and go; -> True if the run is complete by that.
+    # What the worker hands in, and asks
 
-        ``complete``: as far as this worker knows, everything is finished on all shards.
-        ``missing``: or is gone, so that it ends also a run that is kept open.
-        """
-        await self._give_back(self.sessions[::-1])
-        if not complete or (self.terms.run.keep_alive and not missing):
-            return False
-        return await self.do(runs.conclude(self.terms.name, self.joined.run))
+    def enqueue(self, operation: Enqueue | Letter) -> None:
+        """Take a request, or the dead letter of one; it is sent with one of the next exchanges."""
+        session = self.shard_of(operation.slot)
+        session.add(operation)
+        self.complete = False
+        if len(session) % MAX_OPERATIONS == 0:
+            self.wake()
 
-    async def _give_back(self, sessions: Sequence[ShardSession], *, returns: bool = False) -> None:
-        """Leave these shards. Raises what one of them did, when all the others are left."""
-        problem: Exception | None = None
-        for session in sessions:
-            call = calls.leave(
-                self.terms.name,
-                session.shard,
-                session.run,
-                session.worker,
-                dead_max=self.terms.dead_max,
-                returns=returns,
-            )
-            try:
-                while await self.run(call):
-                    pass
-            except TROUBLE as error:
-                problem = error
-        if problem is not None:
-            raise problem
+    def count(self, name: str, by: int) -> None:
+        """Add to a count of the frontier that its workers keep."""
+        self.sessions[0].outgoing.tally[name] += by
 
-    async def fills(self) -> list[Fill]:
-        """How full each shard and its server are."""
-        return [
-            await self.run(calls.fill(self.terms.name, session.shard)) for session in self.sessions
-        ]
+    def shard_of(self, slot: str) -> ShardSession:
+        """The worker's session in the shard that keeps ``slot``."""
+        return self.sessions[shard_of(slot, len(self.sessions))]
 
-    def suspects_to_claim(self) -> int:
-        """A worker holds one suspect at a time, so that a request that kills its workers takes no
-        others into the dead letters with it."""
-        return 0 if any(session.suspects for session in self.sessions) else 1
+    @property
+    def has_several_logs(self) -> bool:
+        """Whether there are several shards, on several servers, each with a log of its own."""
+        return self.joined.config.has_several_logs
 
-    # Operations on their way
+    def link_to(self, slot: str, page: ShardSession) -> Link | None:
+        """What becomes of a request of ``slot`` that a page of another shard has asked for; None if
+        the same log has both."""
+        return Link() if self.has_several_logs and self.shard_of(slot) is not page else None
 
     def waiting(self) -> int:
         """Enqueues and finishes that Redis has not acknowledged."""
@@ -213,139 +218,256 @@ class RunSession:
 
     def keeps_too_much(self, most: int = MAX_KEPT_BYTES) -> bool:
         """So much may have to be sent again that no more should be taken in now."""
-        return any(session.unsafe.bytes() > most for session in self.sessions)
+        return any(session.unsafe.bytes > most for session in self.sessions)
 
-    def enqueues_wait_elsewhere(self, session: ShardSession) -> bool:
-        """Whether there are requests that another shard than this has not acknowledged, or may yet
-        lose although nobody but this worker would ask for them again."""
-        return any(
-            other.unacknowledged > 0 or other.unsafe.may_ask_again
-            for other in self.sessions
-            if other is not session
-        )
+    def unfinished(self) -> int:
+        """Requests of the frontier that are not finished, as the last exchanges told, and what has
+        not been sent yet."""
+        told = sum(reply.created - reply.finished for reply in self._last_replies())
+        return told + self.waiting()
 
-    def enqueue(self, operation: Enqueue | Letter) -> ShardSession:
-        """Take a request, or what becomes of it, for the shard of its slot; -> that."""
-        session = self.shard_of(operation.slot)
-        session.add(operation)
-        return session
+    def finished(self) -> int:
+        """Requests of the run that are finished, as the last exchanges told."""
+        return sum(reply.finished for reply in self._last_replies())
 
-    def shard_of(self, slot: str) -> ShardSession:
-        """The worker's session in the shard that keeps ``slot``."""
-        return self.sessions[shard_of(slot, len(self.sessions))]
+    def away(self) -> bool:
+        """A shard does not answer."""
+        return any(session.is_silent for session in self.sessions)
 
-    def link_to(self, slot: str, page: ShardSession) -> Link | None:
-        """What becomes of a request of ``slot`` that a page of another shard has asked for; None if
-        the same log has both."""
-        return Link() if self.spread and self.shard_of(slot) is not page else None
+    async def fills(self) -> list[Fill]:
+        """How full each shard and its server are."""
+        name = self.terms.name
+        return [await self.call(calls.fill(name, session.shard)) for session in self.sessions]
 
-    # Exchanges
+    def wake(self) -> None:
+        """Something has changed: exchange earlier than planned where that is due."""
+        if waiting := [session for session in self.sessions if session.is_waiting]:
+            demand = self.worker.demand()
+            for session in waiting:
+                session.wake(demand)
+
+    def found_more(self) -> None:
+        """The worker can take what it could not take before."""
+        for session in self.sessions:
+            session.pace.found_more()
+        self.wake()
+
+    # Running
 
     @property
-    def spread(self) -> bool:
-        """Whether there are several shards, on several servers, each with a log of its own."""
-        return self.joined.config.has_several_logs
+    def stopping(self) -> bool:
+        """The worker has been told to stop."""
+        return self._stop.is_set()
 
-    async def exchange(self, session: ShardSession, call: Call[Reply]) -> Reply:
-        """Send an exchange of ``session`` and take in what it brings; raises as `execute_async`."""
-        if self.spread and isinstance(self.client, MayBeAlone):
-            session.unsafe.alone_at = self.client.alone_at()
-            if session.unsafe.is_to_look:
-                await self.client.look()
-                session.unsafe.alone_at = self.client.alone_at()
-        replicas = self._replicas_to_wait_for(session)
-        if replicas:
-            reply, confirmed = await self._heeding_busy(
-                execute_and_wait(self.client, call, replicas)
-            )
-        else:
-            reply, confirmed = await self.run(call), False
-        session.received(reply, confirmed=confirmed)
-        self._leave_to_posts()
-        if self.spread and session.unsafe.has_begun and session.shard not in self._told_of:
-            self._told_of.add(session.shard)
-            self.sessions[0].begun.add(session.shard)
-        return reply
+    async def stopped_within(self, seconds: float) -> None:
+        """Wait so long, or until the worker is told to stop."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
 
-    def _leave_to_posts(self) -> None:
-        """Of a shard that is away, links that have a post need not be kept here."""
-        for session in self.sessions if self.spread else ():
-            if len(session) > MAX_OPERATIONS and session.is_silent(AWAY):
-                session.forget_posted()
+    def start(self, worker: Worker) -> None:
+        """Begin to exchange for ``worker`` in the background."""
+        self.worker = worker
+        running = [*map(shard_task.exchange_on, self.sessions), self._look_for_ended()]
+        self._running = [asyncio.ensure_future(self._run(each)) for each in running]
+        self._helpers = [asyncio.ensure_future(listen(self))]
+        if self.joined.trash or self.joined.former_shards:
+            self._helpers.append(asyncio.ensure_future(self._sweep()))
 
-    def _replicas_to_wait_for(self, session: ShardSession) -> int:
-        if not self.spread or not session.is_unsafe:
-            return 0
-        if self.terms.wait_replicas or session.unsafe.is_alone:
-            return self.terms.wait_replicas
-        # With nothing else to do it is worth the time: the crawl may be waiting for its end.
-        return 0 if any(other.held for other in self.sessions) else 1
+    async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await coroutine
+        except Exception as error:
+            if not isinstance(error, (FrontierLost, FrontierCorrupt)):
+                logger.exception("The exchange with Redis failed in an unexpected way")
+            if not self._is_lost:
+                self._is_lost = True
+                self.worker.lost(error)
 
-    def may_take_posts(self) -> bool:
-        """Whether links of posts could be sent soon."""
-        return time.monotonic() >= self._take_after and self.waiting() <= MAX_OPERATIONS
+    async def _look_for_ended(self) -> None:
+        """One look for all shards: were each to look by itself, each would find a part."""
+        while not self.stopping:
+            if self.worker.is_busy():
+                await self.stopped_within(LOOK_FOR_ENDED)
+                self.worker.collect_ended()
+                self.wake()
+            else:
+                self._landed.clear()
+                await self._landed.wait()
 
-    async def deliver(self, session: ShardSession, reply: Reply) -> None:
-        """Take posts of a shard that are due, and send their links. Raises as `execute_async`."""
-        if reply.post_due != 0 or not self.may_take_posts():
-            return
-        hold = self.terms.rewind + HOLD
-        call = calls.take_posts(
-            self.terms.name, session.shard, session.run, most=MOST_POSTS, hold=hold
-        )
-        for id, post in (await self.run(call)).items():
-            try:
-                links = unpack_links(id, post)
-            except FrontierCorrupt as error:
-                logger.error("%s: something else than scrapy-redisq wrote it; it is deleted", error)
-                session.add(Delivered(id))
-                continue
-            if any(self.shard_of(link.slot).is_silent(AWAY) for link in links):
-                self._take_after = time.monotonic() + AWAY
-                continue
-            for link in links:
-                self.enqueue(link)
-            session.take_over(id, links)
+    def landed(self) -> None:
+        """An exchange is over."""
+        self._landed.set()
 
-    # Looking after the run
-
-    async def reap(self, session: ShardSession) -> int:
-        """Reclaim what dead workers hold on this shard; -> how many requests were touched."""
-        reclaimed, dead, _ = await self.run(
-            calls.reap(
-                self.terms.name,
-                session.shard,
-                session.run,
-                self.terms.max_deliveries,
-                self.terms.dead_max,
-                ttl=self.terms.lease_ttl,
-            )
-        )
-        self.buried += dead
-        if reclaimed or dead:
-            logger.info("Took over %d requests of a dead worker, gave up %d", reclaimed, dead)
-        return reclaimed + dead
-
-    async def is_complete(self) -> bool:
-        """Whether everything is finished on all shards."""
-        workers = [session.worker for session in self.sessions] if self.spread else ()
-        return await self.do(runs.is_idle(self.terms.name, self._numbers, workers))
-
-    async def left_waiting(self) -> int:
-        """How many requests wait although no worker is there; 0 if one is."""
-        waiting = 0
-        for session in self.sessions:
-            status = await self.run(calls.status(self.terms.name, session.shard)) or {}
-            if any(worker[1] >= status["now"] for worker in status.get("workers", [])):
-                return 0
-            counts = pairs(status.get("counts", []))
-            waiting += number(counts.get("created", 0)) - number(counts.get("finished", 0))
-        return max(0, waiting)
+    async def _sweep(self) -> None:
+        """Delete what former runs have left, a little at a time."""
+        try:
+            await self.do(runs.sweep(self.terms.name, self.joined), pause=RUNNING_LOW)
+        except Exception as error:
+            self.warnings.warn("sweep", "An old dupefilter is left to the next crawl: %s", error)
 
     async def open_shard(self, session: ShardSession) -> None:
         """Open a run that other workers have completed, or a shard that they have sealed, because
         this one has something to add."""
         await self.do(runs.open_shard(self.terms.name, session.shard, session.run))
+
+    # The end
+
+    async def see_whether_complete(self) -> None:
+        """See what follows from what all shards said last."""
+        replies = self._last_replies()
+        if len(replies) < len(self.sessions):
+            return
+        stuck = [reply.stuck for reply in replies if not reply.complete]
+        if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
+            self.worker.stuck(least)
+        # A spider that adds what is known whenever it is idle would be idle again at once.
+        self._said_complete &= all(reply.complete for reply in replies)
+        if not self._all_said_so():
+            self.complete = self._certain = False
+        elif not self._looks_for_end and not (self.complete and self.stopping):
+            self._looks_for_end = True
+            try:
+                # Something may have been said while it was looked at.
+                complete = await self._is_complete() and self._all_said_so()
+                # Whoever stays alive does not end by it.
+                may_end = not self.stopping and not self.terms.run.keep_alive
+                if complete and not self._certain and may_end:
+                    await self._make_certain()
+                    return
+            finally:
+                self._looks_for_end = False
+            self.complete = complete
+            if complete and not self._said_complete:
+                self._said_complete = True
+                missing = sum(reply.created - reply.finished for reply in replies)
+                self._missing = max(0, missing)
+                self.worker.completed(self._missing)
+
+    async def _make_certain(self) -> None:
+        """Make sure that it was the server that counts which has said so, and ask all shards once
+        more: on one that another has replaced everything may be finished, although workers have
+        added to the other one since."""
+        try:
+            await self.confirm_primary()
+        except TROUBLE as error:
+            text = "Nothing is left to do, but this worker waits: %s"
+            self.warnings.warn("uncertain", text, error)
+            return
+        self._certain = True
+        for session in self.sessions:
+            session.last = None
+            session.pace.confirms = True
+        self.found_more()
+
+    def _last_replies(self) -> list[Reply]:
+        return [session.last for session in self.sessions if session.last is not None]
+
+    def _all_said_so(self) -> bool:
+        replies = self._last_replies()
+        all_answered = len(replies) == len(self.sessions)
+        return all_answered and not self.waiting() and all(reply.complete for reply in replies)
+
+    async def _is_complete(self) -> bool:
+        """Whether everything is finished on all shards."""
+        if len(self.sessions) == 1:
+            return True
+        shards = [session.shard for session in self.sessions]
+        workers = [session.worker for session in self.sessions] if self.has_several_logs else ()
+        try:
+            return await self.do(runs.is_idle(self.terms.name, shards, workers))
+        except TROUBLE:  # of another shard, which is looked after by a task of its own
+            return False
+        except ScriptFailed as error:
+            self.warnings.warn("corrupt", "%s", error)
+            return False
+
+    # Leaving
+
+    async def stop(self) -> None:
+        """End the background tasks; exchanges under way are awaited, not cut off."""
+        self._stop.set()
+        self._landed.set()
+        for session in self.sessions:
+            session.interrupt()
+        # More than once: wait_for() can lose a cancellation before Python 3.12.
+        while helpers := [task for task in self._helpers if not task.done()]:
+            for task in helpers:
+                task.cancel()
+            await asyncio.wait(helpers, timeout=LOOK_FOR_ENDED)
+        await asyncio.gather(*self._running)
+
+    async def leave(self) -> bool:
+        """Send what waits, give back what is held, leave. -> True if the run is now complete.
+
+        To be called after `stop`. Tries for ever while Redis is away. A worker that gives up
+        waiting loses nothing: other workers take its leases over when their TTL has passed.
+        """
+        pause = RETRY_FIRST
+        sent = False
+        while True:
+            try:
+                # Not again: having left without being told so, it would come back to exchange.
+                while not sent:
+                    sent = await self._send_the_rest()
+                await self.give_back()
+                if not self.complete or (self.terms.run.keep_alive and not self._missing):
+                    return False
+                return await self.do(runs.conclude(self.terms.name, self.joined.run))
+            except TROUBLE as error:
+                self.warnings.warn("away", "Redis is away while closing: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, RETRY_LAST, self.terms.lease_ttl / 8)
+
+    async def _send_the_rest(self) -> bool:
+        """Exchange with all shards; -> whether that was the last time. Raises what one of them did,
+        when all are over."""
+        self.worker.collect_ended()
+        had_nothing_left = not self.waiting()
+        exchanges = [shard_task.exchange(session, NOTHING) for session in self.sessions]
+        for outcome in await asyncio.gather(*exchanges, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
+        # A server that has lost its last second is sent some of it once more.
+        # Who had to join again asks once more whether the run is complete.
+        all_answered = len(self._last_replies()) == len(self.sessions)
+        sent = had_nothing_left and not self.waiting() and all_answered
+        if not sent:
+            await asyncio.sleep(RUNNING_LOW)
+        return sent
+
+    async def give_back(self) -> None:
+        """Leave all shards, shard 0 last. Raises what one of them did, when all others are left."""
+        problem: Exception | None = None
+        for session in reversed(self.sessions):
+            try:
+                await self._give_back(session)
+            except TROUBLE as error:
+                problem = error
+        if problem is not None:
+            raise problem
+
+    async def _give_back(self, session: ShardSession, *, returns: bool = False) -> None:
+        call = calls.leave(
+            self.terms.name,
+            session.shard,
+            session.run,
+            session.worker,
+            dead_max=self.terms.dead_max,
+            returns=returns,
+        )
+        while await self.call(call):
+            pass
+
+    async def left_waiting(self) -> int:
+        """How many requests wait although no worker is there; 0 if one is."""
+        waiting = 0
+        for session in self.sessions:
+            status = await self.call(calls.status(self.terms.name, session.shard)) or {}
+            if any(worker[1] >= status["now"] for worker in status.get("workers", [])):
+                return 0
+            counts = pairs(status.get("counts", []))
+            waiting += number(counts.get("created", 0)) - number(counts.get("finished", 0))
+        return max(0, waiting)
 
 
 def _new_worker_id() -> str:

@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from scrapy_redisq.errors import (
@@ -44,25 +43,24 @@ ATTEMPTS = 20
 
 
 def drive(execute: Callable[[Call[Any]], Any], steps: Steps[T]) -> T:
-    """Run a procedure. What ``execute`` raises is raised in it, and here if it lets it pass."""
+    """As `drive_async`, without an event loop."""
+
+    async def execute_at_once(call: Call[Any]) -> Any:
+        return execute(call)
+
     try:
-        call = next(steps)
-        while True:
-            try:
-                reply = execute(call)
-            except Exception as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(reply)
+        drive_async(execute_at_once, steps).send(None)  # nothing in it waits
     except StopIteration as end:
         result: T = end.value
         return result
+    raise AssertionError("it waits")
 
 
 async def drive_async(
     execute: Callable[[Call[Any]], Awaitable[Any]], steps: Steps[T], *, pause: float = 0.0
 ) -> T:
-    """As `drive`, with ``pause`` seconds after each call."""
+    """Run a procedure, with ``pause`` seconds after each call. What ``execute`` raises is raised in
+    it, and here if it lets it pass."""
     try:
         call = next(steps)
         while True:
@@ -134,24 +132,8 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
         with contextlib.suppress(FrontierCorrupt):  # what is wrong is named by what follows
             yield from conclude(name)
 
-    def on_shard_0() -> Call[Joined]:
-        intent = calls.Crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
-        return calls.join(name, 0, intent, newcomer.config, newcomer.registration)
-
-    def on_others(shard: int, first: Joined) -> Call[Joined]:
-        intent = calls.Follow(first, shard in first.begun)
-        return calls.join(name, shard, intent, first.config, newcomer.registration)
-
-    worker = newcomer.registration.worker
-    return (yield from _join_all(name, on_shard_0, on_others, worker))
-
-
-def come_back(name: str, newcomer: Newcomer, run: str, former: Mapping[int, str]) -> Steps[None]:
-    """Register in ``run`` again, on the shards of ``former``: what the worker was called on each.
-    Raises `FrontierLost` if the run is gone."""
-    for shard, worker in former.items():
-        intent = calls.Return(run, worker)
-        yield calls.join(name, shard, intent, newcomer.config, newcomer.registration)
+    intent = calls.Crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
+    return (yield from _join_all(name, intent, newcomer.config, newcomer.registration))
 
 
 def join_as_producer(
@@ -163,41 +145,51 @@ def join_as_producer(
     with contextlib.suppress(FrontierCorrupt):
         yield from conclude(name, producer=True)
 
-    def on_shard_0() -> Call[Joined]:
-        return calls.join(name, 0, calls.Push(new_id(), keep_seen, keep_config), config)
-
-    def on_others(shard: int, first: Joined) -> Call[Joined]:
-        return calls.join(name, shard, calls.Follow(first, shard in first.begun), first.config)
-
-    return (yield from _join_all(name, on_shard_0, on_others))
+    return (yield from _join_all(name, calls.Push(new_id(), keep_seen, keep_config), config))
 
 
 def _join_all(
     name: str,
-    on_shard_0: Callable[[], Call[Joined]],
-    on_others: Callable[[int, Joined], Call[Joined]],
-    worker: str = "",
+    intent: calls.Crawl | calls.Push,
+    config: FrontierConfig,
+    registration: Registration = calls.NOBODY,
 ) -> Steps[Joined]:
     """-> what shard 0 said; ``trash`` is that of all shards."""
     for _ in range(ATTEMPTS):
-        first = yield from _join_shard(name, 0, on_shard_0)
-        trash = first.trash
+        first = yield from _join_shard(name, 0, intent, config, registration)
+        numbers, trash = first.config.shard_numbers(name), first.trash
         try:
-            for shard in first.config.shard_numbers(name)[1:]:
-                other = yield from _join_shard(name, shard, partial(on_others, shard, first))
+            for shard in numbers[1:]:
+                follow = calls.Follow(first, shard in first.begun)
+                other = yield from _join_shard(name, shard, follow, first.config, registration)
                 trash += other.trash
-        except FrontierLost:
-            continue  # other processes have begun a later run meanwhile
+        except FrontierLost:  # other processes have begun a later run meanwhile
+            intent = replace(intent, run=new_id())
+            continue
         except ShardLost as lost:
-            numbers = first.config.shard_numbers(name)
-            for shard in numbers[: numbers.index(lost.shard)] if worker else ():
-                yield calls.leave(name, shard, first.run, worker)
+            for shard in numbers[: numbers.index(lost.shard)] if registration.worker else ():
+                yield calls.leave(name, shard, first.run, registration.worker)
             raise
-        return Joined(**{**vars(first), "trash": trash})
+        return replace(first, trash=trash)
     raise FrontierError(
         f"the shards of frontier {name!r} do not agree on which run is the last one: delete it "
         f"with 'scrapy redisq reset {name} --yes'"
     )
+
+
+def _join_shard(
+    name: str,
+    shard: int,
+    intent: calls.Intent,
+    config: FrontierConfig,
+    registration: Registration,
+) -> Steps[Joined]:
+    while True:
+        try:
+            joined: Joined = yield calls.join(name, shard, intent, config, registration)
+            return joined
+        except calls.ClearFirst:
+            yield from _clear(name, shard)
 
 
 def _check_shard_0(name: str, config: FrontierConfig, young: float = 0.0) -> Steps[int]:
@@ -219,15 +211,6 @@ def _check_shard_0(name: str, config: FrontierConfig, young: float = 0.0) -> Ste
                 raise ShardLost(name, 0)
             return later
     return 0
-
-
-def _join_shard(name: str, shard: int, call: Callable[[], Call[Joined]]) -> Steps[Joined]:
-    while True:
-        try:
-            joined: Joined = yield call()
-            return joined
-        except calls.ClearFirst:
-            yield from _clear(name, shard)
 
 
 def _clear(name: str, shard: int, **options: Any) -> Steps[None]:

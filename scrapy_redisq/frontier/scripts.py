@@ -27,6 +27,7 @@ from redis.exceptions import (
 )
 
 from scrapy_redisq.errors import FrontierCorrupt, ScriptFailed, ServerBusy, ServerFull
+from scrapy_redisq.frontier.config import BACKENDS
 
 T = TypeVar("T")
 
@@ -106,9 +107,6 @@ def load(name: str, backend: str = "") -> Script:
     """The script in the file ``name`` of ``lua/``, with the dupefilter ``backend``."""
     text = source(name, backend)
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest())
-
-
-BACKENDS = ("exact", "bitmap", "redisbloom")
 
 
 @functools.cache

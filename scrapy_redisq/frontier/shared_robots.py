@@ -70,7 +70,7 @@ class SharedRobots:
         shard = self._run_session.shard_of(host).shard
         name, run = self._run_session.terms.name, self._run_session.joined.run
         call = calls.robots_txt(name, shard, run, host, text=text, ttl=ttl)
-        return await self._run_session.run(call)
+        return await self._run_session.call(call)
 
     async def set_delay(self, host: str, slot: str, delay: float) -> bool:
         """The robots.txt of ``host``, which is in ``slot``, asks for ``delay`` seconds (0: for
@@ -78,4 +78,4 @@ class SharedRobots:
         shard = self._run_session.shard_of(slot).shard
         name, run = self._run_session.terms.name, self._run_session.joined.run
         call = calls.crawl_delay(name, shard, run, host, slot, delay)
-        return await self._run_session.run(call)
+        return await self._run_session.call(call)

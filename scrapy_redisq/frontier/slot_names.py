@@ -20,9 +20,8 @@ _HASH = re.compile(r"~[0-9a-f]{40}\Z")
 def slot_name(slot: str) -> str:
     """A slot as a part of key names: bounded, and text that can be encoded.
 
-    A name that was cut stays as it is: people give back what a list has shown them. A slot that is
-    called so by itself would be one with the slot whose name is cut to that, and share its limits;
-    but for that it has to end in the SHA-1 of the other's name, and no host has a "~".
+    A name that was cut stays as it is: people give back what a list has shown them. No host is
+    called so by itself: a "~" is in none.
     """
     if len(slot) <= MAX_SLOT_LENGTH and slot.isascii():
         return slot
@@ -44,9 +43,8 @@ def shard_numbers(name: str, shards: int, spread: bool) -> tuple[int, ...]:
     """How the shards of frontier ``name`` are numbered in its keys, ``redisq:{NAME:k}:``.
 
     From 0 on; with ``spread`` the numbers are chosen by the hash slots of Redis Cluster that they
-    lead to, so that with as many masters as shards, each with an equal range of the slots, every
-    master has one: shard 0 stays 0, and each other one lies in the middle of a part of its own.
-    Hash tags as they come would leave one of three masters empty for half of all names.
+    lead to, so that each of as many masters has one shard. Hash tags as they come would leave one
+    of three masters empty for half of all names.
     """
     if not spread:
         return tuple(range(shards))

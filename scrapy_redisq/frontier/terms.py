@@ -44,12 +44,5 @@ class Terms:
     """What the worker runs, for people, see `calls.Registration`."""
     wait_replicas: int = 0
     """Replicas that are to have what is sent to a shard before it counts as safe at once."""
-    suspected: int | None = None
-    """Deliveries from which a request is a suspect, where they are not `SUSPECT_FROM`."""
-
-    @property
-    def suspect_from(self) -> int:
-        """Deliveries from which a request is a suspect."""
-        if self.suspected is not None:
-            return self.suspected
-        return max(1, min(SUSPECT_FROM, self.max_deliveries - 1))
+    suspect_from: int = SUSPECT_FROM
+    """Deliveries from which a request is a suspect."""

@@ -24,10 +24,6 @@ WARN_EVERY = 30.0
 """Seconds between warnings about the same trouble."""
 
 
-class Uncertain(Exception):
-    """Raised when the frontier is complete by a server that may not be the primary any more."""
-
-
 class Warnings:
     """Warns of each kind of trouble now and then, whichever shard has it. ``redact`` takes
     passwords out of an error's text."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from scrapy_redisq.frontier.operations import Enqueue, Letter, Operation
 
 MAX_KEPT_BYTES = 64_000_000
-"""Of requests that no page stands for, which wait or may have to be sent again."""
+"""Of requests that no page stands for, which may have to be sent again."""
 
 KEPT_OVERHEAD = 250
 """Bytes that such a request takes beside its entry."""
@@ -30,8 +30,8 @@ def _is_of_nobody(operation: Enqueue | Letter) -> bool:
 
 
 class Unsafe:
-    """What no page of the shard's own server stands for, from when it begins to wait until it is
-    safe; and whether the shard may lose its begin of the run.
+    """What no page of the shard's own server stands for, from its acknowledgement until it is safe;
+    and whether the shard may lose its begin of the run.
 
     ``rewind``: the seconds of its log that a server may lose. ``primary_vouched``: until when, by
     time.monotonic(), the server is known not to have been replaced. ``spread``: shards have logs
@@ -44,32 +44,36 @@ class Unsafe:
         self.alone_at = -math.inf
         """When (time.monotonic()) the server was last seen to have no replica; -inf: it may have
         some, of which none or all may be away."""
+        self.bytes = 0
+        """Of what is kept."""
         self._rewind = rewind
         self._primary_vouched = primary_vouched
         self._spread = spread
-        self._joined_at = time.monotonic()
-        self._sent_at = self._proved_at = self._confirmed_at = -math.inf
         self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
         self._of_nobody = 0
         """Of these, what no page stands for."""
-        self._bytes = 0
+        self._begin()
 
-    # What waits, and what is sent
+    def _begin(self) -> None:
+        self._joined_at = time.monotonic()
+        self._sent_at = self._proved_at = self._confirmed_at = -math.inf
 
-    def waits(self, operation: Operation) -> None:
-        """It is to be sent."""
-        self._bytes += self.size_of(operation)
-
-    def waits_no_more(self, operation: Operation) -> None:
-        """It will not be sent."""
-        self._bytes -= self.size_of(operation)
+    def size_of(self, operation: Operation) -> int:
+        """Bytes of what is to be kept because no page of this server stands for it; 0 of anything
+        else."""
+        if self._rewind <= 0 or not isinstance(operation, (Enqueue, Letter)):
+            return 0
+        if isinstance(operation, Enqueue) and operation.page is not None and not operation.link:
+            return 0
+        return len(operation.entry) + KEPT_OVERHEAD
 
     def acknowledged(self, operation: Enqueue | Letter, at: float) -> None:
         """Keep what no page stands for until no server can have lost it."""
-        if self.size_of(operation):
+        if size := self.size_of(operation):
             if isinstance(operation, Enqueue) and operation.tag is not None:
                 operation = replace(operation, tag=None)  # nobody is told of it again
             self._kept.append((at, operation))
+            self.bytes += size
             self._of_nobody += _is_of_nobody(operation)
         elif isinstance(operation, Enqueue) and operation.link:  # REDISQ_REWIND is 0
             operation.link.is_safe_now()
@@ -85,54 +89,31 @@ class Unsafe:
         self._proved_at = max(self._proved_at, self._sent_at)
         if confirmed:
             self._confirmed_at = time.monotonic()
-        self._forget()
-
-    def rejoined(self) -> list[Enqueue | Letter]:
-        """-> what is to be sent again, in the order in which it was sent; it waits from now on."""
-        self._forget()
-        again = [kept for _, kept in self._kept]
-        self._kept.clear()
-        self._of_nobody = 0
-        self._joined_at = time.monotonic()
-        self._sent_at = self._proved_at = self._confirmed_at = -math.inf
-        return again
-
-    def size_of(self, operation: Operation) -> int:
-        """Bytes of what is to be kept because no page of this server stands for it; 0 of anything
-        else."""
-        if self._rewind <= 0 or not isinstance(operation, (Enqueue, Letter)):
-            return 0
-        if isinstance(operation, Enqueue) and operation.page is not None and not operation.link:
-            return 0
-        return len(operation.entry) + KEPT_OVERHEAD
-
-    def _forget(self) -> None:
         safe = self._safe_until
         while self._kept and self._kept[0][0] <= safe:
             _, operation = self._kept.popleft()
-            self._bytes -= self.size_of(operation)
+            self.bytes -= self.size_of(operation)
             self._of_nobody -= _is_of_nobody(operation)
             if isinstance(operation, Enqueue) and operation.link:
                 operation.link.is_safe_now()
 
-    # What may be lost
+    def rejoined(self) -> list[Enqueue | Letter]:
+        """-> what is to be sent again, in the order in which it was sent."""
+        again = [kept for _, kept in self._kept]
+        self._kept.clear()
+        self._of_nobody = self.bytes = 0
+        self._begin()
+        return again
 
-    def bytes(self) -> int:
-        """Of what no page stands for that waits, or that may have to be sent again."""
-        self._forget()
-        return self._bytes
+    # What may be lost
 
     @property
     def proof_at(self) -> float:
         """When (time.monotonic()) an exchange may show that nothing of it can be lost any more; in
         the past if one has."""
         last = self._kept[-1][0] if self._kept else self._joined_at
-        return last + self._lost_at_most + 0.001  # timers may be early
-
-    @property
-    def _lost_at_most(self) -> float:
-        """Seconds of its log that the server may lose."""
-        return min(self._rewind, NO_REPLICA) if self.is_alone else self._rewind
+        lost_at_most = min(self._rewind, NO_REPLICA) if self.is_alone else self._rewind
+        return last + lost_at_most + 0.001  # timers may be early
 
     @property
     def is_alone(self) -> bool:

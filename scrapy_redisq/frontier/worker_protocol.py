@@ -1,4 +1,4 @@
-"""What the exchange loop asks of the worker that it exchanges for, and of its connection."""
+"""What a run session asks of the worker that it exchanges for, and of its connection."""
 
 from __future__ import annotations
 
@@ -34,19 +34,16 @@ NOTHING = Demand(False, 0, 0, {})
 
 
 class Worker(Protocol):
-    """What the exchange loop asks of the one it works for (see `scrapy_redisq.worker`)."""
+    """See `scrapy_redisq.worker`."""
+
+    # What it tells
 
     pages: int
 
     @property
-    def items(self) -> int:
-        """Items that are through the pipelines."""
+    def items(self) -> int: ...
 
-    def collect_ended(self) -> None:
-        """Hand in the finishes of what has ended since the last call."""
-
-    def demand(self) -> Demand:
-        """How much more it could take."""
+    def demand(self) -> Demand: ...
 
     def is_busy(self) -> bool:
         """Whether it works on something, so that finishes are to be expected."""
@@ -60,11 +57,15 @@ class Worker(Protocol):
     def turns(self, session: ShardSession) -> list[TurnReport]:
         """What it did with the turns of slots of this shard."""
 
+    # What it does
+
+    def collect_ended(self) -> None:
+        """Hand in the finishes of what has ended since the last call."""
+
     def received(
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
-        """Take in the leases, the outcomes of enqueues, and the turns in return for those that
-        it told of at ``sent_at`` (time.monotonic())."""
+        """Take in a reply, and turns in return for those ``told`` at ``sent_at`` (monotonic)."""
 
     def announced(self, slot: str, parked: float) -> None:
         """``slot`` is parked for some seconds, or with 0 something else about it has changed."""
@@ -76,11 +77,10 @@ class Worker(Protocol):
         """All leases of these shards are void, and so is what is cached about seen URLs."""
 
     def rejoined(self) -> None:
-        """It goes on as a new worker; its claims are void, too, and those that waited are gone."""
+        """It goes on as a new worker."""
 
     def completed(self, missing: int) -> None:
-        """The whole frontier is finished. So many requests are ``missing``: they were created, and
-        have neither been finished nor are they anywhere."""
+        """The whole frontier is finished; so many requests were created, and are nowhere."""
 
     def lost(self, error: Exception) -> None:
         """It cannot go on: close without saying that the crawl is finished."""
@@ -92,15 +92,15 @@ async def _certain() -> None:
 
 @dataclass(frozen=True)
 class ServerHelp:
-    """What the exchange loop may ask of the connection."""
+    """What a run session may ask of the connection (see `scrapy_redisq.server.connection`)."""
 
     revive: Callable[[], None] = lambda: None
     """Start a dead embedded server again; blocks."""
     redact: Callable[[object], str] = str
     """Take passwords out of an error's text."""
     confirm_primary: Callable[[], Awaitable[None]] = _certain
-    """Return if what answers is the server that has the last word; see
-    `scrapy_redisq.server.connection.Server.confirm_primary`. Raises `ServerBusy` and the like."""
+    """Return if what answers is the server that has the last word, else raise `ServerBusy` or an
+    error of redis-py."""
     primary_vouched: Callable[[], float] = time.monotonic
     """Since when what was acknowledged may have been by a server that no longer counts."""
     renew_log: Callable[[], None] = lambda: None

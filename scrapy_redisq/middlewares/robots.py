@@ -123,7 +123,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def _spider_opened(self) -> None:
         worker = self._worker = Scheduler.of(self.crawler)
         if worker is not None:
-            self._shared = SharedRobots(worker.exchange_loop.run_session)
+            self._shared = SharedRobots(worker.run_session)
 
     def _count(self, name: str) -> None:
         stats: Any = self.crawler.stats

@@ -1,6 +1,6 @@
 """One ``scrapy crawl`` process: what it holds, what it sends, what becomes of its pages.
 
-``worker``       answers Scrapy, the exchange loop, and this package's middlewares and pipelines
+``worker``       answers Scrapy, its run session, and this package's middlewares and pipelines
 ``build``        what it needs to start; ``connect`` opens its server and joins the run, ``age``
                  tells to which run it belongs
 ``leaving``      how it goes, and what it says then

@@ -24,7 +24,7 @@ class Appetite:
 
     def outbox_is_full(self) -> bool:
         """So much waits to be sent that nothing is started that would add to it."""
-        return self._worker.exchange_loop.waiting() > self._worker.settings.max_outbox
+        return self._worker.run_session.waiting() > self._worker.settings.max_outbox
 
     def _may_start(self) -> bool:
         worker = self._worker
@@ -50,7 +50,7 @@ class Appetite:
         want = max(0, min(worth, inbox.most - len(worker.in_progress) - len(inbox)))
         if want and self._wants_nothing:
             self._wants_nothing = False
-            worker.exchange_loop.found_more()
+            worker.run_session.found_more()
         elif worth <= 0:
             self._wants_nothing = True
         return want
@@ -71,7 +71,7 @@ class Appetite:
             or worker.engine.closing
             or worker.kept.waiting > worker.settings.max_outbox
             # Pages go on while start() waits for room: it is seldom they that fill it.
-            or worker.exchange_loop.run_session.keeps_too_much(2 * MAX_KEPT_BYTES)
+            or worker.run_session.keeps_too_much(2 * MAX_KEPT_BYTES)
         ):
             return nothing
         downloading = gate.downloading()

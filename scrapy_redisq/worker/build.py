@@ -22,7 +22,6 @@ from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.feeds import warn_of_shared_feeds
-from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.serialization.value_classes import find as find_classes
@@ -66,15 +65,14 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
     )
     connection = WorkerConnection(settings)
     try:
-        run_session, server = await connection.open(
+        run_session = await connection.open(
             settings.frontier_name(spider.name, arguments),
             config,
             started=started,
             release=release_of(type(spider)),
             digest=digest_of(crawler.settings),
         )
-        loop = ExchangeLoop(run_session, server)
-        worker = Worker(crawler, settings, engine, connection, loop, serializer, dupefilter)
+        worker = Worker(crawler, settings, engine, connection, run_session, serializer, dupefilter)
         _watch(worker)
         worker.start()
         if settings.progress:

@@ -17,7 +17,7 @@ from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import BACK_OFF
 from scrapy_redisq.frontier.run_session import RunSession
-from scrapy_redisq.frontier.terms import Terms
+from scrapy_redisq.frontier.terms import SUSPECT_FROM, Terms
 from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.unsafe import NO_REPLICA
 from scrapy_redisq.frontier.worker_protocol import ServerHelp
@@ -52,8 +52,8 @@ class WorkerConnection:
 
     async def open(
         self, name: str, config: FrontierConfig, *, started: float, release: str, digest: str
-    ) -> tuple[RunSession, ServerHelp]:
-        """Join the run of the frontier ``name``; -> the place in it, and what its server can do.
+    ) -> RunSession:
+        """Join the run of the frontier ``name``; -> the place in it.
 
         ``config`` is of any server yet; ``started``: when the crawl was, by time.monotonic();
         ``release`` and the settings' ``digest`` are for people. Raises `RedisqError`; `RunOver` if
@@ -72,7 +72,14 @@ class WorkerConnection:
         terms = replace(
             self._terms(name, config, server), started=started, release=release, settings=digest
         )
-        run_session = RunSession(client, terms, server.primary_vouched)
+        help_ = ServerHelp(
+            server.revive,
+            server.redact,
+            server.confirm_primary,
+            server.primary_vouched,
+            server.renew_log,
+        )
+        run_session = RunSession(client, terms, help_)
 
         async def join() -> Joined:
             try:
@@ -91,13 +98,7 @@ class WorkerConnection:
             server.address,
             BACKENDS[joined.config.backend],
         )
-        return run_session, ServerHelp(
-            server.revive,
-            server.redact,
-            server.confirm_primary,
-            server.primary_vouched,
-            server.renew_log,
-        )
+        return run_session
 
     def _terms(self, name: str, config: FrontierConfig, server: Server) -> Terms:
         settings = self._settings
@@ -106,6 +107,7 @@ class WorkerConnection:
             config,
             lease_ttl=settings.lease_ttl,
             max_deliveries=settings.max_deliveries,
+            suspect_from=max(1, min(SUSPECT_FROM, settings.max_deliveries - 1)),
             dead_max=settings.dead_max,
             max_entry_bytes=settings.max_entry_bytes,
             run=RunTerms(
@@ -162,7 +164,7 @@ class WorkerConnection:
         its TTL is over."""
         if self._joined is not None:
             with contextlib.suppress(asyncio.TimeoutError, *TROUBLE, redis.RedisError, RedisqError):
-                leaving = self._joined.leave(complete=False)
+                leaving = self._joined.give_back()
                 await asyncio.wait_for(leaving, self._settings.close_timeout)
         await self.close()
 

@@ -19,7 +19,7 @@ from typing import Any
 from scrapy.http import Request
 
 from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.frontier.loop import ExchangeLoop
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.serialization.identity import of_refused
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.page import Download, KeptPage, Output, Page
@@ -32,10 +32,10 @@ class KeptRequests:
     """They go by priority, then first in, first out, as in Scrapy's memory queue."""
 
     def __init__(
-        self, engine: Engine, exchange_loop: ExchangeLoop, in_progress: InProgress, stats: Any
+        self, engine: Engine, run_session: RunSession, in_progress: InProgress, stats: Any
     ) -> None:
         self._engine = engine
-        self._exchange_loop = exchange_loop
+        self._run_session = run_session
         self._in_progress = in_progress
         self._stats = stats
         self._waiting: dict[Request, KeptPage] = {}
@@ -177,7 +177,7 @@ class KeptRequests:
             self.left_start |= page.asked_again and holder is None
         elif holder is None and problem is not None:
             self._stats.inc_value(f"redisq/dead/{problem.reason}")
-            self._exchange_loop.enqueue(problem.letter(page.lease.slot, of_refused(request)))
+            self._run_session.enqueue(problem.letter(page.lease.slot, of_refused(request)))
 
     def page_ended(self, page: Page, *, done: bool) -> None:
         """A page of the frontier is over. What it held is known on if it is ``done``; else whoever

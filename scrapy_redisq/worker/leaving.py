@@ -34,9 +34,9 @@ async def leave(worker: Worker, reason: str) -> None:
             "were not sent. Others take over this worker's pages after REDISQ_LEASE_TTL; they "
             "will be fetched again",
             worker.settings.close_timeout,
-            worker.exchange_loop.waiting(),
+            worker.run_session.waiting(),
         )
-        stats.set_value("redisq/unsent", worker.exchange_loop.waiting())
+        stats.set_value("redisq/unsent", worker.run_session.waiting())
     except RedisqError as error:
         logger.error("Could not leave the frontier as it should be left: %s", error)
     finally:
@@ -47,7 +47,7 @@ async def leave(worker: Worker, reason: str) -> None:
                 worker.kept.lost,
             )
         worker.outbox.count_filtered()
-        stats.set_value("redisq/exchanges", worker.exchange_loop.exchanges)
+        stats.set_value("redisq/exchanges", worker.run_session.exchanges)
         if not worker.is_lost:
             _report_dead(worker)
         await worker.connection.close()
@@ -56,10 +56,10 @@ async def leave(worker: Worker, reason: str) -> None:
 
 
 async def _leave(worker: Worker, reason: str) -> None:
-    await worker.exchange_loop.stop()
+    await worker.run_session.stop()
     if worker.is_lost:
         return
-    if await worker.exchange_loop.leave():
+    if await worker.run_session.leave():
         logger.info("The run is complete: this was the last worker to leave")
     elif reason == "finished" and (waiting := await _left_waiting(worker)):
         # Scrapy cannot be told to go on.
@@ -73,12 +73,12 @@ async def _leave(worker: Worker, reason: str) -> None:
 async def _left_waiting(worker: Worker) -> int:
     """Requests that nobody is there for; 0 also where Redis does not say."""
     with contextlib.suppress(*TROUBLE, RedisError, RedisqError):
-        return await worker.exchange_loop.run_session.left_waiting()
+        return await worker.run_session.left_waiting()
     return 0
 
 
 def _report_dead(worker: Worker) -> None:
-    run_session = worker.exchange_loop.run_session
+    run_session = worker.run_session
     if run_session.buried:
         worker.stats.inc_value("redisq/dead/deliveries", run_session.buried)
     name = run_session.terms.name

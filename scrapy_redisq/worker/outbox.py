@@ -20,9 +20,9 @@ from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable, message_of
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
-from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
-from scrapy_redisq.frontier.seen.recent_urls import SeenCache
+from scrapy_redisq.frontier.run_session import RunSession
+from scrapy_redisq.frontier.seen import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in, with_back_offs
@@ -101,15 +101,14 @@ class Outbox:
         serializer: Serializer,
         dupefilter: BaseDupeFilter,
         in_progress: InProgress,
-        exchange_loop: ExchangeLoop,
+        run_session: RunSession,
         kept: KeptRequests,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._serializer = serializer
         self._dupefilter = dupefilter
-        self._exchange_loop = exchange_loop
-        self._run_session = exchange_loop.run_session
+        self._run_session = run_session
         self._stats: Any = crawler.stats
         self._spider: Any = crawler.spider
         fingerprinter: Any = crawler.request_fingerprinter
@@ -154,7 +153,7 @@ class Outbox:
             and not (self._settings.keep_seen and of_start)
             and self._serializer.is_simple(given)
         ):
-            self._run_session.sessions[0].local_duplicates += 1
+            self._run_session.count("duplicates", 1)
             return self.duplicate(given)
         page = self._asking_page()
         request, delay = self._delay(given, page)
@@ -288,7 +287,7 @@ class Outbox:
             if holder is not None and is_held
             else None,
         )
-        self._exchange_loop.enqueue(enqueue)
+        self._run_session.enqueue(enqueue)
         if holder is not None and enqueue.link is not None:
             holder.output.keep_link(enqueue)
         # A page that links to it again may end before it is sent, so another one has to stand for
@@ -413,7 +412,7 @@ class Outbox:
         except Exception:  # the slot may be what is wrong with it
             slot = ""
         self._stats.inc_value(f"redisq/dead/{reason}")
-        self._exchange_loop.enqueue(problem.letter(slot, of_refused(request)))
+        self._run_session.enqueue(problem.letter(slot, of_refused(request)))
 
     def count_filtered(self) -> None:
         """Bring the stats about duplicates up to date."""

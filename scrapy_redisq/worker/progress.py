@@ -84,15 +84,15 @@ class Progress:
 
     def line(self) -> Text:
         """What this worker has done, and what there is to do for all of them."""
-        worker, loop = self._worker, self._worker.exchange_loop
+        worker, run = self._worker, self._worker.run_session
         doing = worker.doing()
         parts = [
             f"{worker.pages:,} pages ({self._rate(worker.pages):,.1f}/s)",
             f"{worker.items:,} items",
             f"{doing['downloading']} downloading",
-            f"all workers: {loop.finished():,} finished, {loop.unfinished():,} to do",
+            f"all workers: {run.finished():,} finished, {run.unfinished():,} to do",
         ]
-        if loop.away():
+        if run.away():
             parts.append("Redis is away")
         if doing["sink"]:
             parts.append(f"sink {doing['sink']}")

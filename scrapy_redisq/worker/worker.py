@@ -1,7 +1,7 @@
 """One crawl process at work on a frontier.
 
-`Worker` answers three: Scrapy, by way of `scrapy_redisq.scheduler`; the exchange loop of
-`scrapy_redisq.frontier.loop`, which carries to Redis and back what it has gathered; and the
+`Worker` answers three: Scrapy, by way of `scrapy_redisq.scheduler`; the session of
+`scrapy_redisq.frontier.run_session`, which carries to Redis and back what it has gathered; and the
 middlewares and pipelines of this package. Nothing in it waits for the network.
 `scrapy_redisq.worker.build` puts it together.
 """
@@ -33,9 +33,9 @@ from scrapy_redisq.errors import (
     ScriptFailed,
     Undecodable,
 )
-from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Finish, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.worker_protocol import Demand
@@ -82,7 +82,7 @@ class Worker:
         settings: RedisqSettings,
         engine: Engine,
         connection: WorkerConnection,
-        exchange_loop: ExchangeLoop,
+        run_session: RunSession,
         serializer: Serializer,
         dupefilter: BaseDupeFilter,
     ) -> None:
@@ -91,7 +91,7 @@ class Worker:
         self.settings = settings
         self.engine = engine
         self.connection = connection
-        self.exchange_loop = exchange_loop
+        self.run_session = run_session
         self.serializer = serializer
         self.dupefilter = dupefilter
         self.stats: Any = crawler.stats
@@ -99,20 +99,19 @@ class Worker:
         self.in_progress = InProgress(fingerprinter.fingerprint)
         self.inbox = _inbox(crawler, settings)
         self.retry_pauses = RetryPauses(settings.retry_delays)
-        self._run_session = exchange_loop.run_session
         self.gate = DownloadGate(
             engine,
             self.inbox,
             self.in_progress,
             _judge(crawler, settings),
-            self._run_session.sessions,
-            exchange_loop.wake,
+            self.run_session.sessions,
+            run_session.wake,
             lease_ttl=settings.lease_ttl,
             download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
             throttles=bool(settings.throttle),
             retries=crawler.settings.getbool("RETRY_ENABLED"),
         )
-        self.kept = KeptRequests(engine, exchange_loop, self.in_progress, crawler.stats)
+        self.kept = KeptRequests(engine, run_session, self.in_progress, crawler.stats)
         self.outbox = Outbox(
             crawler,
             settings,
@@ -120,12 +119,12 @@ class Worker:
             serializer=serializer,
             dupefilter=dupefilter,
             in_progress=self.in_progress,
-            exchange_loop=exchange_loop,
+            run_session=run_session,
             kept=self.kept,
         )
         self.back_pressure = BackPressure(
             settings.growth_limit(),
-            unfinished=exchange_loop.unfinished,
+            unfinished=run_session.unfinished,
             closing=lambda: engine.closing,
         )
         self.pages = 0
@@ -148,9 +147,9 @@ class Worker:
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
-        first, joined = self._run_session.sessions[0].shard, self._run_session.joined
+        first, joined = self.run_session.sessions[0].shard, self.run_session.joined
         self.back_pressure.heard(first, full=joined.full, news=False)
-        self.exchange_loop.start(self)
+        self.run_session.start(self)
         self.engine.pace_start(self._room_in_outbox)
         self._watches.append(asyncio.ensure_future(self._reporter.watch()))
         if self.settings.max_memory:
@@ -184,11 +183,11 @@ class Worker:
     def has_pending_requests(self) -> bool:
         """False only when the whole frontier is finished, for all workers."""
         return (
-            not self.exchange_loop.complete
+            not self.run_session.complete
             or self.settings.keep_alive
             or self.is_lost
             or bool(self.kept or self.inbox)
-            or self.exchange_loop.waiting() > 0
+            or self.run_session.waiting() > 0
         )
 
     def take(self, request: Request) -> bool:
@@ -231,8 +230,8 @@ class Worker:
     async def _room_in_outbox(self) -> None:
         # Half of it, so that start() does not keep pages from being started.
         while (
-            max(self.exchange_loop.waiting(), self.kept.waiting) > self.settings.max_outbox // 2
-            or self._run_session.keeps_too_much()
+            max(self.run_session.waiting(), self.kept.waiting) > self.settings.max_outbox // 2
+            or self.run_session.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
         await self.back_pressure.start_may_go_on(self.is_busy)
@@ -242,7 +241,7 @@ class Worker:
     async def _watch_memory(self) -> None:
         while True:
             with contextlib.suppress(*TROUBLE, RedisError):
-                self.back_pressure.filled(await self._run_session.fills())
+                self.back_pressure.filled(await self.run_session.fills())
             await asyncio.sleep(LOOK)
 
     def _next_from_inbox(self) -> Request | None:
@@ -264,11 +263,11 @@ class Worker:
             self.engine.downloads.handed_out(request, lease.slot)
             self.gate.handed_out(request, lease.slot)
             if self._appetite.is_low(self._appetite.want(downloading), downloading):
-                self.exchange_loop.wake()
+                self.run_session.wake()
             return request
         self.collect_ended()
         self.gate.wake_at_next_start()
-        self.exchange_loop.wake()
+        self.run_session.wake()
         return None
 
     # Middlewares and item pipelines ask, and tell
@@ -277,22 +276,22 @@ class Worker:
         """Returns when the frontier knows how this worker's downloads of ``slot`` have ended, or
         cannot be told for `RESULTS_WAIT`."""
         until = time.monotonic() + RESULTS_WAIT
-        session = self._run_session.shard_of(slot)
+        session = self.run_session.shard_of(slot)
         while session.has_results(slot) and time.monotonic() < until:
-            self.exchange_loop.wake()
+            self.run_session.wake()
             await asyncio.sleep(RESULTS_POLL)
 
     def sink_is_away(self, away: bool) -> None:
         """Nothing is claimed or started while a sink takes no items."""
         self.sinks_away += 1 if away else -1
         self.engine.wake()
-        self.exchange_loop.wake()
+        self.run_session.wake()
 
     def sink_counted(self, name: str, by: int) -> None:
         """Add to a count that all workers share."""
-        self.exchange_loop.count(f"sink_{name}", by)
+        self.run_session.count(f"sink_{name}", by)
 
-    # The exchange loop asks (see scrapy_redisq.frontier.loop.Worker)
+    # The run session asks (see scrapy_redisq.frontier.worker_protocol)
 
     def demand(self) -> Demand:
         quiet = self._orders.quiet or self._orders.paused or self.back_pressure.pauses
@@ -308,7 +307,7 @@ class Worker:
             "downloading": downloading,
             "in_callbacks": max(0, len(self.engine.in_progress) - downloading),
             "waiting_for_sink": self.in_progress.unwritten,
-            "waiting_to_send": self.exchange_loop.waiting(),
+            "waiting_to_send": self.run_session.waiting(),
             "kept": len(self.kept),
             "sink": "away" if self.sinks_away else "",
             "quiet": self._orders.quiet,
@@ -317,7 +316,7 @@ class Worker:
     def _orders_changed(self) -> None:
         self.gate.crawl_paused = self._orders.paused
         self._reporter.soon()
-        self.exchange_loop.found_more()
+        self.run_session.found_more()
         self.engine.wake()
 
     def turns(self, session: ShardSession) -> list[TurnReport]:
@@ -350,7 +349,7 @@ class Worker:
             stuck = self.inbox.stuck
             to_release = self.gate.remove_stuck(full=not self._appetite.free())
             if self.inbox.stuck < stuck:
-                self.exchange_loop.found_more()
+                self.run_session.found_more()
         for lease, session in to_release:
             session.finish(Finish(lease.id, "released"))
 
@@ -372,7 +371,7 @@ class Worker:
         done = {**dict(zip(WORK, work, strict=True)), **responses(self.stats.get_stats())}
         for name, number in done.items():
             if more := number - self._counted.get(name, 0):
-                self.exchange_loop.count(name, more)
+                self.run_session.count(name, more)
         self._counted = done
 
     def _tell_of_death(self, problem: Problem, request: Request | None, slot: str = "") -> None:
@@ -391,7 +390,7 @@ class Worker:
     ) -> None:
         news = bool(reply.accepted)
         if self.back_pressure.heard(session.shard, full=reply.full, news=news):
-            self.exchange_loop.found_more()
+            self.run_session.found_more()
             self.engine.wake()
         for lease, owner in self.gate.received(session, reply, told, sent_at):
             owner.finish(Finish(lease.id, "released"))
@@ -434,7 +433,7 @@ class Worker:
             or self.engine.closing
         ):
             return
-        name = shlex.quote(self._run_session.terms.name)
+        name = shlex.quote(self.run_session.terms.name)
         logger.error(
             "Closing (slots_set_aside): for %d s (REDISQ_SET_ASIDE_WAIT) nothing has been left but "
             "requests of slots that do not answer. They are kept: see them with scrapy redisq "

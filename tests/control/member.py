@@ -9,6 +9,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import NEVER_SUSPECT, Finish, Lease, Reply
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import Terms
@@ -38,8 +39,10 @@ class Member:
         joined = frontier._drive(runs.join(frontier.name, newcomer, f"run-of-{name}"))
         self.run = joined.run
         shared = Terms(frontier.name, config, ttl, NEVER_SUSPECT, dead_max, 0)
+        nothing: Any = None
+        run_session = RunSession(nothing, shared)
         self.sessions = [
-            ShardSession(shard, joined, name, shared)
+            ShardSession(run_session, shard, joined, name)
             for shard in joined.config.shard_numbers(frontier.name)
         ]
 
@@ -68,7 +71,7 @@ class Member:
         return n
 
     def leave(self, *, complete: bool = True) -> bool:
-        """Give back and leave as the exchange loop does; -> the run is complete."""
+        """Give back and leave as a run session does; -> the run is complete."""
         for session in reversed(self.sessions):
             call = calls.leave(self.frontier.name, session.shard, self.run, self.name)
             while self.frontier._run(call):

@@ -58,7 +58,9 @@ def report(
 
 def fail(worker: Worker, slot: str = "host") -> None:
     """A download that has begun just now has failed."""
-    worker.sessions[0].download_results.append(DownloadResult(slot, 503, time.monotonic(), True))
+    worker.sessions[0].outgoing.download_results.append(
+        DownloadResult(slot, 503, time.monotonic(), True)
+    )
     ask(worker, 0)
 
 

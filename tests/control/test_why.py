@@ -241,7 +241,7 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
         first.send([f"https://{slot}/{n}" for n in range(3)], slot=slot)
     assert reason() == "unclaimed"
     frontier.pause("held")
-    first.sessions[0].download_results.append(
+    first.sessions[0].outgoing.download_results.append(
         DownloadResult("bad", 503, time.monotonic(), True, 300.0)
     )
     assert sorted(lease.slot for lease in ask(first, turns=[]).leases) == ["one", "one", "slow"]

@@ -24,6 +24,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, TurnReport
+from scrapy_redisq.frontier.outgoing import Outgoing
 from scrapy_redisq.serialization.entry_format import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -156,7 +157,7 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     pages = InProgress(lambda request: b"")
     engine: Any = SimpleNamespace(closing=False)
     inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
-    sessions = [cast(Any, SimpleNamespace(download_results=[]))]
+    sessions = [cast(Any, SimpleNamespace(outgoing=Outgoing()))]
     slots = DownloadGate(
         engine, inbox, pages, judge, sessions, lambda: None, lease_ttl=60, download_timeout=180
     )
@@ -340,7 +341,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 def outcome(worker: Worker, failed: bool | None, slot: str = "host", **options: Any) -> None:
     """Hand in how a download ended that has begun just now."""
     status = {True: 503, False: 200, None: 500}[failed]
-    worker.sessions[0].download_results.append(
+    worker.sessions[0].outgoing.download_results.append(
         DownloadResult(slot, status, options.pop("begun", time.monotonic()), failed, **options)
     )
 

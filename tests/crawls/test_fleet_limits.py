@@ -197,7 +197,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 def answered(worker: Worker, latency: float | None, status: int = 200) -> None:
     """Hand in an answer that has come just now."""
     outcome = DownloadResult("host", status, time.monotonic(), failed=None, latency=latency)
-    worker.sessions[0].download_results.append(outcome)
+    worker.sessions[0].outgoing.download_results.append(outcome)
 
 
 def delay(client: redis.Redis) -> float | None:

@@ -45,7 +45,7 @@ def make_up(frontier: Frontier, client: Any) -> list[Worker]:
         client.hincrby(f"{prefix}counts", number, count)
     session = workers[1].sessions[0]
     for host, status in ((HOSTS[3], 503), (HOSTS[8], 429)):
-        session.download_results.append(DownloadResult(host, status, 0.0))
+        session.outgoing.download_results.append(DownloadResult(host, status, 0.0))
     for detail, error, status in DEAD:
         lease, _ = workers[1].holding.popitem()
         session.finish(Finish(lease, "dead", "download", detail, error=error, status=status))

@@ -86,7 +86,7 @@ print(json.dumps(sorted(sys.modules)))
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     names = [name.split(".") for name in json.loads(done.stdout)]
-    assert ["scrapy_redisq", "frontier", "loop"] in names
+    assert ["scrapy_redisq", "frontier", "run_session"] in names
     assert not {parts[0] for parts in names} & {"scrapy", "twisted", "itemadapter"}
     ours = {parts[1] for parts in names if parts[0] == "scrapy_redisq" and len(parts) > 1}
     assert ours == {"frontier", "errors", "reasons"}

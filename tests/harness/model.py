@@ -20,42 +20,42 @@ from scrapy_redisq.frontier.operations import Enqueue, Finish, Reply, parse_leas
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 
-DOCUMENTED = re.compile(
-    r"meta|ready|levels:.*|queue:.*:-?\d+|delayed|leases:.+|workers|worker:.+|busy|counts|dead"
-    r"|letters|reaped|seen:[\w.-]+(:.+)?|trash|ended|limits|aside|paused|ruled|slot:.*|tokens:.+"
-    r"|post|posted|series:\d+|marks|actions|history|histories",
+HASHES = {"meta", "counts", "busy", "worker", "leases", "tokens", "slot", "posted", "letters"}
+SORTED_SETS = {"ready", "levels", "workers", "aside", "paused", "ruled", "delayed", "post", "dead"}
+NOT_READ = re.compile(
+    r"reaped|seen:[\w.-]+(:.+)?|trash|ended|limits|series:\d+|marks|actions|history|histories",
     re.DOTALL,
 )
-"""The keys in the head of ``lua/shared/keys.lua``."""
+"""With these the keys in the head of ``lua/shared/keys.lua``."""
 
 
 @dataclass
 class Shard:
     """All of one shard's keys, read at once."""
 
-    meta: dict[str, str] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    ready: dict[str, float] = field(default_factory=dict)
-    levels: dict[str, dict[str, float]] = field(default_factory=dict)
-    queues: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
-    delayed: list[bytes] = field(default_factory=list)
-    leases: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    workers: dict[str, float] = field(default_factory=dict)
-    info: dict[str, dict[str, str]] = field(default_factory=dict)
-    busy: dict[str, int] = field(default_factory=dict)
-    dead: list[str] = field(default_factory=list)
-    letters: list[str] = field(default_factory=list)
-    generations: set[str] = field(default_factory=set)
-    tokens: dict[str, dict[str, int]] = field(default_factory=dict)
-    slots: dict[str, dict[str, str]] = field(default_factory=dict)
-    posts: dict[str, float] = field(default_factory=dict)
-    posted: list[str] = field(default_factory=list)
-    expires: set[str] = field(default_factory=set)
+    meta: dict[str, str]
+    counts: dict[str, int]
+    ready: dict[str, float]
+    levels: dict[str, dict[str, float]]
+    queues: dict[tuple[str, str], list[bytes]]
+    delayed: list[bytes]
+    leases: dict[str, dict[str, bytes]]
+    workers: dict[str, float]
+    info: dict[str, dict[str, str]]
+    busy: dict[str, int]
+    dead: set[str]
+    letters: set[str]
+    generations: set[str]
+    tokens: dict[str, dict[str, int]]
+    slots: dict[str, dict[str, str]]
+    posts: set[str]
+    posted: set[str]
+    expires: set[str]
     """Slots that are forgotten when nothing happens."""
-    aside: dict[str, float] = field(default_factory=dict)
-    paused: dict[str, float] = field(default_factory=dict)
-    ruled: dict[str, float] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
+    aside: set[str]
+    paused: set[str]
+    ruled: set[str]
+    unknown: list[str]
 
     def count(self, name: str) -> int:
         return self.counts.get(name, 0)
@@ -67,6 +67,14 @@ class Shard:
             bytes((lease.deliveries,)) + lease.entry for lease in delayed
         ]
 
+    def leased(self) -> dict[tuple[str, str], bytes]:
+        """(Worker, lease) -> entry."""
+        return {
+            (worker, id): parse_lease(id, record).entry
+            for worker, held in self.leases.items()
+            for id, record in held.items()
+        }
+
     def check(self) -> None:
         """What holds after every step, whatever happened before."""
         assert not self.unknown, "undocumented keys"
@@ -76,11 +84,8 @@ class Shard:
         assert queued + len(self.delayed) + leased + finished == created
         assert self.count("dead") + self.count("dropped") <= finished
         assert self.count("leased") == leased
-        assert self.busy == Counter(
-            parse_lease(id, record).slot
-            for held in self.leases.values()
-            for id, record in held.items()
-        )
+        held = [lease for leases in self.leases.values() for lease in leases.items()]
+        assert self.busy == Counter(parse_lease(id, record).slot for id, record in held)
         by_levels = {(slot, level) for slot, levels in self.levels.items() for level in levels}
         assert by_levels == set(self.queues), "levels are the queues that are not empty"
         assert set(self.ready) == set(self.levels), "ready are the slots that have levels"
@@ -89,10 +94,9 @@ class Shard:
         assert set(self.leases) <= set(self.workers), "a lease that nobody would reap"
         assert set(self.info) == set(self.workers)
         for flag in ("starting", "waiting"):
-            flags = [info.get(flag) == "1" for info in self.info.values()]
-            assert self.count(flag) == sum(flags), flag
-        assert sorted(self.dead) == sorted(self.letters)
-        assert sorted(self.posts) == sorted(self.posted)
+            assert self.count(flag) == sum(info.get(flag) == "1" for info in self.info.values())
+        assert self.dead == self.letters
+        assert self.posts == self.posted
         assert self.count("posted") == len(self.posts)
         self._check_slots()
 
@@ -106,99 +110,80 @@ class Shard:
         for slot, state in self.slots.items():
             if {"out", "held", "own"} & state.keys():
                 assert slot not in self.expires, "forgotten while it matters"
-        assert set(self.paused) == {slot for slot, s in self.slots.items() if "held" in s}
-        assert set(self.ruled) == {slot for slot, s in self.slots.items() if "own" in s}
-        assert not self.paused.keys() & self.aside.keys(), "the crawl would end beside it"
+        assert self.paused == {slot for slot, s in self.slots.items() if "held" in s}
+        assert self.ruled == {slot for slot, s in self.slots.items() if "own" in s}
+        assert not self.paused & self.aside, "the crawl would end beside it"
 
 
 def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
     """Read every key under the shard's prefix. ``client`` must return bytes."""
     prefix = key_prefix(name, shard)
     found: list[Any] = client.keys(prefix.replace("{", "\\{") + "*")
-    keys = [key.decode() for key in found]
-    real = Shard()
-    readers: list[Callable[[Any], None]] = []
+    paths = [key.decode().removeprefix(prefix) for key in found]
     pipeline = client.pipeline(transaction=False)
-
-    def texts(flat: dict[bytes, bytes]) -> dict[str, str]:
-        return {name.decode(): value.decode() for name, value in flat.items()}
-
-    def scores(members: list[tuple[bytes, float]]) -> dict[str, float]:
-        return {member.decode(): score for member, score in members}
-
-    for key in keys:
-        kind, _, rest = key.removeprefix(prefix).partition(":")
-        if not DOCUMENTED.fullmatch(key.removeprefix(prefix)):
-            real.unknown.append(key)
-        elif kind in {"meta", "counts", "busy", "worker", "leases"}:
-            pipeline.hgetall(key)
-
-            def hash_read(value, kind=kind, rest=rest):  # type: ignore[no-untyped-def]
-                if kind == "leases":
-                    real.leases[rest] = {id.decode(): record for id, record in value.items()}
-                elif kind == "worker":
-                    real.info[rest] = texts(value)
-                elif kind == "meta":
-                    real.meta = texts(value)
-                else:
-                    setattr(real, kind, {n: int(v) for n, v in texts(value).items()})
-
-            readers.append(hash_read)
-        elif kind in {"tokens", "slot"}:
-            pipeline.hgetall(key)
-
-            def slot_read(value, kind=kind, rest=rest):  # type: ignore[no-untyped-def]
-                if kind == "slot":
-                    real.slots[rest] = texts(value)
-                else:
-                    real.tokens[rest] = {slot: int(n) for slot, n in texts(value).items()}
-
-            readers.append(slot_read)
-            if kind == "slot":
-                pipeline.pttl(key)
-                readers.append(lambda left, slot=rest: left >= 0 and real.expires.add(slot))  # type: ignore[misc]
-        elif kind in {"ready", "levels", "workers", "aside", "paused", "ruled"}:
-            pipeline.zrange(key, 0, -1, withscores=True)
-
-            def zset_read(value, kind=kind, rest=rest):  # type: ignore[no-untyped-def]
-                if kind == "levels":
-                    real.levels[rest] = scores(value)
-                else:
-                    setattr(real, kind, scores(value))
-
-            readers.append(zset_read)
+    for path in paths:
+        kind = path.partition(":")[0]
+        if kind in HASHES:
+            pipeline.hgetall(prefix + path)
+        elif kind in SORTED_SETS:
+            pipeline.zrange(prefix + path, 0, -1, withscores=True)
         elif kind == "queue":
-            pipeline.lrange(key, 0, -1)
-            slot, _, priority = rest.rpartition(":")
-            readers.append(lambda value, at=(slot, priority): real.queues.update({at: value}))  # type: ignore[misc]
-        elif kind == "delayed":
-            pipeline.zrange(key, 0, -1)
-            readers.append(
-                lambda value: real.delayed.extend(member.partition(b":")[2] for member in value)
-            )
-        elif kind == "post":
-            pipeline.zrange(key, 0, -1, withscores=True)
-            readers.append(lambda value: real.posts.update(scores(value)))
-        elif kind == "posted":
-            pipeline.hkeys(key)
-            readers.append(lambda value: real.posted.extend(id.decode() for id in value))
-        elif kind == "dead":
-            pipeline.zrange(key, 0, -1)
-            readers.append(lambda value: real.dead.extend(id.decode() for id in value))
-        elif kind == "letters":
-            pipeline.hkeys(key)
-            readers.append(lambda value: real.letters.extend(id.decode() for id in value))
-        elif kind == "seen":
-            generation = rest.partition(":")[0]
-            if generation != "recent" and not generation.endswith(".starts"):
-                real.generations.add(generation)
-    for reader, value in zip(readers, pipeline.execute(), strict=True):
-        reader(value)
-    return real
+            pipeline.lrange(prefix + path, 0, -1)
+        else:
+            pipeline.exists(prefix + path)
+        pipeline.pttl(prefix + path)
+    replies = pipeline.execute()
+    values: dict[str, Any] = dict(zip(paths, replies[::2], strict=True))
+    expires = {path for path, left in zip(paths, replies[1::2], strict=True) if left >= 0}
+
+    def of(kind: str) -> dict[str, Any]:
+        return {path.partition(":")[2]: values[path] for path in paths if is_of(path, kind)}
+
+    def is_of(path: str, kind: str) -> bool:
+        return path.partition(":")[0] == kind
+
+    def texts(value: dict[bytes, bytes]) -> dict[str, str]:
+        return {name.decode(): text.decode() for name, text in value.items()}
+
+    def numbers(value: dict[bytes, bytes]) -> dict[str, int]:
+        return {name: int(text) for name, text in texts(value).items()}
+
+    def scores(key: str) -> dict[str, float]:
+        return {member.decode(): score for member, score in values.get(key, ())}
+
+    generations = {path.split(":")[1] for path in paths if is_of(path, "seen")}
+    return Shard(
+        texts(values.get("meta", {})),
+        numbers(values.get("counts", {})),
+        scores("ready"),
+        {slot: scores(f"levels:{slot}") for slot in of("levels")},
+        {tuple(rest.rsplit(":", 1)): queue for rest, queue in of("queue").items()},  # type: ignore[misc]
+        [member.partition(b":")[2] for member, _ in values.get("delayed", ())],
+        {rest: {i.decode(): r for i, r in held.items()} for rest, held in of("leases").items()},
+        scores("workers"),
+        {worker: texts(value) for worker, value in of("worker").items()},
+        numbers(values.get("busy", {})),
+        set(scores("dead")),
+        {id.decode() for id in values.get("letters", ())},
+        {name for name in generations if name != "recent" and not name.endswith(".starts")},
+        {worker: numbers(value) for worker, value in of("tokens").items()},
+        {slot: texts(value) for slot, value in of("slot").items()},
+        set(scores("post")),
+        {id.decode() for id in values.get("posted", ())},
+        {path.partition(":")[2] for path in expires if is_of(path, "slot")},
+        set(scores("aside")),
+        set(scores("paused")),
+        set(scores("ruled")),
+        [
+            path
+            for path in paths
+            if path.partition(":")[0] not in HASHES | SORTED_SETS | {"queue"}
+            and not NOT_READ.fullmatch(path)
+        ],
+    )
 
 
-ENDS = {"done": "done", "dead": "dead"}
-"""Outcomes that end a request for good."""
+ENDED = {"done", "dead", "dropped"}
 
 
 @dataclass
@@ -210,7 +195,7 @@ class Entry:
     slot: str
     priority: int
     retried: bool = False
-    state: str = "waiting"  # in a queue or delayed; "leased"; "done"; "dead"; "dropped"
+    state: str = "waiting"  # in a queue or delayed; "leased", or one of ENDED
     holder: str = ""
     lease: str = ""
     deliveries: int = 0
@@ -223,21 +208,17 @@ class Model:
     shards: int
     max_deliveries: int
     entries: dict[bytes, Entry] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
-    starts: set[tuple[int, bytes]] = field(default_factory=set)
-    recent: set[tuple[int, bytes]] = field(default_factory=set)
-    """(Shard, identity) of start requests, and of others that the dupefilter is not asked about."""
-    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    seen: set[tuple[int, str]] = field(default_factory=set)
+    """(Shard, URL)."""
+    identities: set[tuple[int, int, bytes]] = field(default_factory=set)
+    """(Shard, which set, identity) of requests that the dupefilter is not asked about."""
     expired: dict[tuple[int, str], bool] = field(default_factory=dict)
     """Registered workers, and whether they are past their deadline."""
     state: str = ""
     """"open" or "complete"; shard 0 keeps it."""
     run: str = ""
-    name: str = ""
-    ended: set[str] = field(default_factory=set)
-    seeded: set[int] = field(default_factory=set)
-    """Shards that know that some worker has added all its start requests."""
-    began: int = 0
+    seeded: bool = False
+    """Shard 0 knows that some worker has added all its start requests."""
     paused: set[tuple[int, str]] = field(default_factory=set)
     ruled: dict[tuple[int, str], str] = field(default_factory=dict)
     """(Shard, slot) that a person has paused, or given a limit, which is kept through all runs."""
@@ -252,86 +233,66 @@ class Model:
     def held_by(self, worker: str, shard: int) -> dict[str, Entry]:
         return {
             entry.lease: entry
-            for entry in self.entries.values()
-            if entry.state == "leased" and entry.holder == worker and entry.shard == shard
+            for entry in self.of_shard(shard).values()
+            if entry.state == "leased" and entry.holder == worker
+        }
+
+    def of_shard(self, shard: int, state: str = "") -> dict[bytes, Entry]:
+        """Its entries, in one state or any."""
+        return {
+            name: entry
+            for name, entry in self.entries.items()
+            if entry.shard == shard and state in {"", entry.state}
         }
 
     def unfinished(self) -> int:
-        return sum(
-            entry.state not in {"done", "dead", "dropped"} for entry in self.entries.values()
-        )
-
-    def alive(self) -> bool:
-        """Is any worker registered and before its deadline?"""
-        return any(not expired for expired in self.expired.values())
+        return sum(entry.state not in ENDED for entry in self.entries.values())
 
     # What scripts do
 
     def could_be_sealed(self, shard: int) -> bool:
         """Whether nothing is left on a shard, and nobody alive is there."""
-        return (
-            not self.has_posts(shard)
-            and not any(
-                entry.shard == shard and entry.state in {"waiting", "leased"}
-                for entry in self.entries.values()
-            )
-            and not any(at == shard and not late for (at, _), late in self.expired.items())
+        return not (
+            self.has_posts(shard)
+            or any(entry.state not in ENDED for entry in self.of_shard(shard).values())
+            or any(at == shard and not late for (at, _), late in self.expired.items())
         )
 
     def sealed(self, shard: int) -> None:
         """Nobody is a worker of this shard any more without having gone by shard 0."""
-        for at, worker in list(self.expired):
-            if at == shard:
-                del self.expired[at, worker]
+        self.expired = {place: late for place, late in self.expired.items() if place[0] != shard}
 
     def conclude(self) -> bool:
         """Somebody completes the run, if that can be. -> is it complete by that?"""
-        if self.state != "open" or 0 not in self.seeded:
+        if self.state != "open" or not self.seeded:
             return False
         for shard in range(self.shards):
             if not self.could_be_sealed(shard):
                 return False
             self.sealed(shard)
         self.state, self.torn = "complete", False
-        self.ended |= {self.name} - {""}
         self.completed()
         return True
 
-    def rewind(self, shard: int, before: Model, shard_of_url: Callable[[str], int]) -> None:
+    def rewind(self, shard: int, before: Model) -> None:
         """This shard alone is again as it was ``before``."""
         others = {name: entry for name, entry in self.entries.items() if entry.shard != shard}
-        back = {name: entry for name, entry in before.entries.items() if entry.shard == shard}
-        self.entries = others | back
-        self.seen = {url for url in self.seen if shard_of_url(url) != shard}
-        self.seen |= {url for url in before.seen if shard_of_url(url) == shard}
-        for ours, theirs in (
-            (self.starts, before.starts),
-            (self.recent, before.recent),
-            (self.paused, before.paused),
-        ):
-            ours -= {item for item in ours if item[0] == shard}
-            ours |= {item for item in theirs if item[0] == shard}  # type: ignore[arg-type]
-        mappings: list[tuple[dict[Any, Any], dict[Any, Any]]] = [
-            (self.counts, before.counts),
-            (self.expired, before.expired),
-            (self.ruled, before.ruled),
-            (self.applied, before.applied),
-        ]
-        for our_values, their_values in mappings:
-            for key in [key for key in our_values if key[0] == shard]:
-                del our_values[key]
-            our_values.update({k: v for k, v in their_values.items() if k[0] == shard})
+        self.entries = others | before.of_shard(shard)
+        for name in ("seen", "identities", "paused"):
+            ours, theirs = getattr(self, name), getattr(before, name)
+            back = {item for item in theirs if item[0] == shard}
+            setattr(self, name, {item for item in ours if item[0] != shard} | back)
+        for name in ("expired", "ruled", "applied"):
+            ours, theirs = getattr(self, name), getattr(before, name)
+            for place in [place for place in ours if place[0] == shard]:
+                del ours[place]
+            ours.update({place: value for place, value in theirs.items() if place[0] == shard})
         if shard == 0:
-            self.state, self.name, self.ended = before.state, before.name, before.ended
-        self.torn = True
+            self.state, self.run = before.state, before.run
+        self.torn = self.shards > 1
 
     def join(
-        self,
-        worker: str,
-        joined: calls.Joined,
-        again: bool = False,
-        name: str = "",
-        shards: Sequence[int] = (),
+        self, worker: str, joined: calls.Joined, again: bool = False, shards: Sequence[int] = ()
     ) -> None:
         """``worker`` is "" for a producer; ``again``: into the same run; ``shards`` that it is a
         worker of then."""
@@ -339,77 +300,52 @@ class Model:
             assert joined.run == self.run
         else:
             self.conclude()
-            reopens = not worker and self.name != ""
-            assert joined.new == (self.state != "open" and not (self.state and reopens))
+            assert joined.new == (self.state != "open")
             if joined.new:
                 self.entries.clear()
                 self.seen.clear()
-                self.starts.clear()
-                self.recent.clear()
-                self.counts.clear()
+                self.identities.clear()
                 self.expired.clear()
-                self.seeded.clear()
-                self.began += 1
-                self.run, self.name = joined.run, ""
+                self.run = joined.run
             self.state = "open"
-            self.name = self.name or name
         if worker:
-            for shard in shards:
-                self.expired[shard, worker] = False
+            self.expired.update({(shard, worker): False for shard in shards})
 
     def enqueue(self, item: Enqueue, shard: int, is_new: bool) -> None:
         url = item.entry.split()[-1].decode()  # what is sent again has no tag any more
-        known = {calls.STARTS: self.starts}.get(item.asked, self.recent)
-        identity = shard, item.identity or b""
-        duplicate = url in self.seen if item.fingerprint is not None else identity in known
-        if item.asked in {calls.STARTS, calls.RECENT}:
-            known.add(identity)
-        if item.also is not None:
-            self.seen.add(url)
+        identity = shard, item.asked, item.identity or b""
+        duplicate = (
+            (shard, url) in self.seen
+            if item.fingerprint is not None
+            else bool(item.asked) and identity in self.identities
+        )
         assert is_new == (not duplicate), f"{url} was taken for {'new' if is_new else 'seen'}"
+        self.identities |= {identity} if item.asked else set()
+        if item.fingerprint is not None or item.also is not None:
+            self.seen.add((shard, url))
         if duplicate:
-            self.counts[shard, "duplicates"] += 1
             return
-        if item.fingerprint is not None:
-            self.seen.add(url)
         assert item.entry not in self.entries, f"{item.entry!r} was enqueued twice"
         assert shard == shard_of(item.slot, self.shards)
         self.entries[item.entry] = Entry(url, shard, item.slot, item.priority)
-        self.counts[shard, "created"] += 1
 
     def finish(self, worker: str, item: Finish, shard: int) -> None:
         entry = self.held_by(worker, shard).get(item.lease)
         if entry is None:
-            self.counts[shard, "stale"] += 1
             return
-        retried = item.ending == "retried"
-        entry.retried = retried
-        entry.state = "done" if retried else ENDS.get(item.ending, "waiting")
-        if retried:
-            new = Entry(entry.url, shard, entry.slot, item.priority)
+        entry.retried = item.ending == "retried"
+        entry.state = {"done": "done", "dead": "dead", "retried": "done"}.get(
+            item.ending, "waiting"
+        )
+        if entry.retried:
             assert item.entry not in self.entries
-            self.entries[item.entry] = new
-            self.counts[shard, "created"] += 1
-        if item.ending in {"done", "dead", "retried"}:
-            self.counts[shard, "finished"] += 1
-            self.counts[shard, "dead"] += item.ending == "dead"
-        self.counts[shard, "released"] += item.ending == "released"
-
-    def _applied(self, session: ShardSession) -> int:
-        """How many of its exchanges its shard has; -1: it does not know the worker."""
-        place = (session.shard, session.worker)
-        return self.applied[place] if place in self.expired else -1
+            self.entries[item.entry] = Entry(entry.url, shard, entry.slot, item.priority)
 
     def exchange(
-        self,
-        worker: str,
-        session: ShardSession,
-        reply: Reply,
-        operations: Iterable[Enqueue | Finish],
-        duplicates: int,
+        self, session: ShardSession, reply: Reply, operations: Iterable[Enqueue | Finish]
     ) -> None:
         """Take in what the server answered to ``operations``."""
-        shard = session.shard
+        shard, worker = session.shard, session.worker
         if (shard, worker) not in self.expired:
             assert reply.status in {"gone", "lost"}
             return
@@ -417,9 +353,7 @@ class Model:
             # Shard 0, too: for a worker that came back while the others were being sealed.
             assert any(isinstance(item, Enqueue) for item in operations)
             return
-        ahead = self.applied[shard, worker] - session._acked
-        if reply.status == "rewound":
-            assert ahead < 0, "the server has all that the worker has heard of"
+        ahead = self.applied[shard, worker] - session.outgoing.acked
         assert reply.status == ("rewound" if ahead < 0 else "replayed" if ahead else "ok")
         if ahead < 0:
             return
@@ -437,7 +371,6 @@ class Model:
         for item in operations:
             if isinstance(item, Enqueue):
                 self.enqueue(item, shard, id(item) in accepted)
-        self.counts[shard, "duplicates"] += duplicates
         order = ["done", "dead", "released", "retried"]
         finishes = [item for item in operations if isinstance(item, Finish)]
         for item in sorted(finishes, key=lambda item: order.index(item.ending)):
@@ -448,38 +381,27 @@ class Model:
             assert (entry.slot, entry.priority) == (lease.slot, lease.priority)
             assert entry.deliveries == lease.deliveries
             entry.state, entry.holder, entry.lease = "leased", worker, lease.id
-        self.counts[shard, "claimed"] += len(reply.leases)
 
     def reap(self, shard: int, reclaimed: int, dead: int) -> None:
         expected = Counter[str]()
         # At most 10 workers a call; those with the same deadline in the order of their names.
-        for worker in sorted(w for (at, w), late in self.expired.items() if late and at == shard)[
-            :10
-        ]:
+        late = sorted(worker for (at, worker), late in self.expired.items() if late and at == shard)
+        for worker in late[:10]:
             for entry in self.held_by(worker, shard).values():
                 entry.deliveries += 1
-                gone = entry.deliveries >= self.max_deliveries
-                entry.state = "dead" if gone else "waiting"
+                entry.state = "dead" if entry.deliveries >= self.max_deliveries else "waiting"
                 expected[entry.state] += 1
             del self.expired[shard, worker]
         assert (reclaimed, dead) == (expected["waiting"], expected["dead"])
-        self.counts[shard, "reclaimed"] += reclaimed
-        self.counts[shard, "finished"] += dead
-        self.counts[shard, "dead"] += dead
 
     def leave(self, worker: str, shard: int) -> None:
         for entry in self.held_by(worker, shard).values():
             entry.state = "waiting"
-            self.counts[shard, "released"] += 1
         self.expired.pop((shard, worker), None)
 
-    def requeue(self, entries: Iterable[bytes]) -> None:
-        for name in entries:
-            entry = self.entries[name]
-            assert entry.state == "dead"
+    def requeue(self, shard: int) -> None:
+        for entry in self.of_shard(shard, "dead").values():
             entry.state, entry.deliveries = "waiting", 0
-            self.counts[entry.shard, "dead"] -= 1
-            self.counts[entry.shard, "finished"] -= 1
             self.state = "open"
 
     def drop(self, slot: str, dropped: int) -> None:
@@ -488,50 +410,25 @@ class Model:
         assert dropped == len(waiting)
         for entry in waiting:
             entry.state = "dropped"
-            self.counts[entry.shard, "dropped"] += 1
-            self.counts[entry.shard, "finished"] += 1
 
     # What the server must hold
 
     def check(self, shards: list[Shard]) -> None:
         """The frontier in Redis is what the model says, to the entry."""
         assert shards[0].meta["state"] == self.state
-        assert shards[0].meta.get("name", "") == self.name
         if self.state == "complete" and not self.torn:
             assert not self.unfinished(), "complete although something is unfinished"
             assert all("sealed" in real.meta for real in shards[1:])
-        self.seeded = {number for number, real in enumerate(shards) if "seeded" in real.meta}
-        for number, real in enumerate(shards):
-            entries = {n: e for n, e in self.entries.items() if e.shard == number}
-            waiting = [
-                bytes((entry.deliveries,)) + name
-                for name, entry in entries.items()
-                if entry.state == "waiting"
-            ]
-            assert sorted(real.waiting()) == sorted(waiting)
-            leased = {
-                (worker, lease): parse_lease(lease, record).entry
-                for worker, held in real.leases.items()
-                for lease, record in held.items()
-            }
-            assert leased == {
-                (entry.holder, entry.lease): name
-                for name, entry in entries.items()
-                if entry.state == "leased"
-            }
-            for name in [
-                "created",
-                "finished",
-                "dead",
-                "dropped",
-                "duplicates",
-                "claimed",
-                "released",
-                "reclaimed",
-            ]:
-                assert real.count(name) == self.counts[number, name], name
-            assert real.count("stale") == self.counts[number, "stale"]
-            assert set(real.workers) == {w for shard, w in self.expired if shard == number}
-            assert set(real.paused) == {slot for shard, slot in self.paused if shard == number}
+        self.seeded = "seeded" in shards[0].meta
+        for shard, real in enumerate(shards):
+            waiting = self.of_shard(shard, "waiting").items()
+            assert sorted(real.waiting()) == sorted(bytes((e.deliveries,)) + n for n, e in waiting)
+            leased = self.of_shard(shard, "leased").items()
+            assert real.leased() == {(entry.holder, entry.lease): name for name, entry in leased}
+            assert real.count("created") == len(self.of_shard(shard))
+            for state in ("dead", "dropped"):
+                assert real.count(state) == len(self.of_shard(shard, state))
+            assert set(real.workers) == {worker for at, worker in self.expired if at == shard}
+            assert real.paused == {slot for at, slot in self.paused if at == shard}
             own = {slot: state["own"] for slot, state in real.slots.items() if "own" in state}
-            assert own == {slot: t for (shard, slot), t in self.ruled.items() if shard == number}
+            assert own == {slot: limit for (at, slot), limit in self.ruled.items() if at == shard}

@@ -1,4 +1,4 @@
-"""One worker of a frontier, driven step by step: what the exchange loop does, without a clock.
+"""One worker of a frontier, driven step by step: what a run session does, without a clock.
 
 Replies and requests can be lost on the way, so that a test decides what each side knows.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
@@ -17,6 +18,7 @@ import redis
 from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
+from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
@@ -27,13 +29,15 @@ from scrapy_redisq.frontier.operations import (
     Reply,
     TurnReport,
 )
-from scrapy_redisq.frontier.posts import unpack_links
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
+from scrapy_redisq.frontier.sharing import adds_elsewhere
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import Terms
+from scrapy_redisq.frontier.worker_protocol import ServerHelp
 
 T = TypeVar("T")
 
@@ -111,10 +115,14 @@ class Worker:
             dead_max,
             0,
             back_off=back_off,
-            suspected=suspect_from,
+            suspect_from=suspect_from,
         )
-        self.sessions = [
-            ShardSession(shard, self.joined, self.id, shared)
+        nothing: Any = None
+        help_ = ServerHelp(primary_vouched=lambda: math.inf)
+        self.run_session = RunSession(nothing, shared, help_)
+        self.run_session.joined = self.joined
+        self.sessions = self.run_session.sessions = [
+            ShardSession(self.run_session, shard, self.joined, self.id)
             for shard in range(self.joined.config.shards)
         ]
 
@@ -125,9 +133,11 @@ class Worker:
         registration = calls.Registration(self.id, self.ttl, info, self.limits, self.throttle)
         newcomer = runs.Newcomer(registration, self.config, self.terms, self.since)
         if former:
-            ids = {session.shard: session.worker for session in former}
-            self.do(runs.come_back(self.name, newcomer, self.joined.run, ids))
             joined = self.joined
+            for session in former:
+                intent = calls.Return(joined.run, session.worker)
+                call = calls.join(self.name, session.shard, intent, self.config, registration)
+                execute(self.client, call)
         else:
             joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
         if self._on_join:
@@ -142,8 +152,7 @@ class Worker:
     # What happens in the worker
 
     def change_terms(self, **changes: Any) -> None:
-        for session in self.sessions:
-            session._terms = dataclasses.replace(session._terms, **changes)
+        self.run_session.terms = dataclasses.replace(self.run_session.terms, **changes)
 
     def enqueue(
         self,
@@ -266,12 +275,11 @@ class Worker:
         Raises `FrontierLost` if the run is gone.
         """
         session = self.sessions[shard]
-        others = [other for other in self.sessions if other is not session]
         call = session.call(
             want=want,
             slot_limit=slot_limit,
             room=room,
-            starting=starting or any(map(self._may_add, others)),
+            starting=starting or adds_elsewhere(session, self.sessions),
             seeded=seeded,
             turns=turns,
             suspects=suspects,
@@ -284,8 +292,6 @@ class Worker:
         if lose == "reply":
             return None
         session.received(reply, confirmed=confirmed)
-        if session.unsafe.has_begun:
-            self.sessions[0].begun.add(shard)
         if reply.status == "lost":
             raise FrontierLost(self.name)
         if reply.status in {"gone", "rewound"}:
@@ -310,7 +316,7 @@ class Worker:
         return reply
 
     def _deliver(self, session: ShardSession, reply: Reply) -> None:
-        """See ``RunSession.deliver``."""
+        """See ``shard_task``."""
         if reply.post_due != 0:
             return
         call = calls.take_posts(self.name, session.shard, session.run, most=2, hold=HOLD)
@@ -318,12 +324,7 @@ class Worker:
             links = unpack_links(id, post)
             for link in links:
                 self.sessions[shard_of(link.slot, len(self.sessions))].add(link)
-            session.take_over(id, links)
-
-    def _may_add(self, session: ShardSession) -> bool:
-        """See ``RunSession.enqueues_wait_elsewhere``."""
-        waits = self.joined.config.spread and session.unacknowledged > 0
-        return waits or session.unsafe.may_ask_again
+            session.watch_post(id, links)
 
     def exchange_all(self, want: int = 0, **options: bool) -> bool:
         """Exchange with every shard. -> is the frontier complete, as far as this worker saw?"""
@@ -349,7 +350,7 @@ class Worker:
         return reply
 
     def rejoin(self, sessions: Sequence[ShardSession] = ()) -> None:
-        """Go on as a new worker: see ``RunSession.rejoin``."""
+        """Go on as a new worker: see ``RunSession.come_back``."""
         sessions = sessions or self.sessions
         for session in sessions:
             self._give_back(session, returns=True)
@@ -357,11 +358,7 @@ class Worker:
         self.holding = {id: held for id, held in self.holding.items() if held[0] not in sessions}
         self.rejoins += 1
         for session in sessions:
-            session.rejoined(self.joined, self.id)
-            if session.shard == 0:
-                session.begun.update(
-                    other.shard for other in self.sessions if other.unsafe.has_begun
-                )
+            session.rejoined(self.joined.run, self.id)
 
     def leave(self) -> bool:
         """Give back what is held and leave. -> is the run complete now?"""

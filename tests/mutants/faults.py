@@ -17,7 +17,7 @@ LOST = "tests/sinks/test_lost_connections.py"
 WAITING = "tests/sinks/test_waiting.py"
 INBOX = "tests/unit/test_inbox.py"
 
-EXCHANGE_LOOP = "tests/protocol/test_exchange_loop.py"
+RUN_SESSION = "tests/protocol/test_run_session.py"
 SENTINELS = "tests/server/test_sentinel.py"
 
 
@@ -67,15 +67,18 @@ MUTANTS = [
         "frontier/lua/run/reap.lua", "remove_worker(worker, true)", "remove_worker(worker)", WORKERS
     ),
     Mutant("worker/appetite.py", "quiet\n            or not self", "not self", WORKERS),
-    Mutant("frontier/shard_loop.py", "demand.low or demand.rests", "demand.low", EXCHANGE_LOOP),
+    Mutant("frontier/shard_task.py", "demand.low or demand.rests", "demand.low", RUN_SESSION),
     # Several logs
     Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
     Mutant("frontier/operations.py", "if post.unsafe == 0:", "if True:", LOGS),
     Mutant("frontier/unsafe.py", "self._spread and self._of_nobody > 0", "False", LOGS),
-    Mutant("frontier/shard_loop.py", "waiting > 0 or is_news", "waiting > 0", EXCHANGE_LOOP),
-    Mutant("frontier/shard_loop.py", "self.session.unsafe.proof_at", "0.0", EXCHANGE_LOOP),
+    Mutant("frontier/shard_session.py", "waiting > 0 or is_news", "waiting > 0", RUN_SESSION),
+    Mutant("frontier/shard_session.py", "self.unsafe.proof_at", "0.0", RUN_SESSION),
     Mutant(
-        "frontier/loop.py", "loop.exchange_surely(NOTHING)", "loop.exchange(NOTHING)", EXCHANGE_LOOP
+        "frontier/run_session.py",
+        "shard_task.exchange(session, NOTHING)",
+        "shard_task._exchange(session, NOTHING)",
+        RUN_SESSION,
     ),
     Mutant(
         SHARED + "finished.lua",
@@ -104,7 +107,7 @@ MUTANTS = [
     # The exchange
     Mutant(EXCHANGE, "if seq < input.acked then return {'rewound'} end", "", PROTOCOL),
     Mutant(EXCHANGE, "local replayed = seq > input.acked", "local replayed = false", PROTOCOL),
-    Mutant("frontier/unsent.py", "size += self[0].size", "size += 0", PROTOCOL),
+    Mutant("frontier/outgoing.py", "size += _size(self._unsent[0])", "size += 0", PROTOCOL),
     Mutant(
         "server/sentinel/finder.py",
         "view.epoch >= self._epoch for view in views",
@@ -344,8 +347,8 @@ MUTANTS = [
     ),
     # One worker
     Mutant(
-        "frontier/shard_session.py",
-        "self.unsent.extendleft(reversed(self._in_flight.operations))",
+        "frontier/outgoing.py",
+        "self._unsent.extendleft(reversed(self.in_flight.operations))",
         "",
         f"{PROTOCOL} tests/control/test_frontier.py",
     ),
@@ -368,10 +371,10 @@ MUTANTS = [
         RUNS,
     ),
     Mutant(
-        "frontier/loop.py",
+        "frontier/run_session.py",
         "sent = had_nothing_left and not self.waiting()",
         "sent = had_nothing_left",
-        "tests/protocol/test_exchange_loop.py",
+        RUN_SESSION,
     ),
     Mutant("worker/kept.py", "page.holder.waits_for += 1", "pass", KEPT),
     Mutant("worker/kept.py", "holder.give_back()", "pass", KEPT),
@@ -490,22 +493,22 @@ MUTANTS = [
     ),
     # Several servers
     Mutant(
-        "frontier/loop.py",
+        "frontier/run_session.py",
         "if complete and not self._certain and may_end:",
         "if False:",
-        EXCHANGE_LOOP,
+        RUN_SESSION,
     ),
     Mutant(
-        "frontier/shard_loop.py",
-        "await self._every.server.confirm_primary()",
+        "frontier/shard_task.py",
+        "await session.run_session.confirm_primary()",
         "",
-        EXCHANGE_LOOP,
+        RUN_SESSION,
     ),
     Mutant(
         "frontier/unsafe.py",
         "min(time.monotonic(), self._primary_vouched())",
         "time.monotonic()",
-        EXCHANGE_LOOP,
+        RUN_SESSION,
     ),
     Mutant(SENTINEL, "if 2 * len(views) <= voters:", "if False:", SENTINELS),
     Mutant(SENTINEL, "if 2 * naming <= voters:", "if False:", SENTINELS),

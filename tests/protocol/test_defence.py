@@ -539,7 +539,7 @@ def test_what_is_known_of_a_slot_is_bent(one_client: redis.Redis, name: str) -> 
         }
         client.hset(*bent.get(name, (key("slot:host"), name, value)))
         turn = TurnReport("host", 1_000, -5, 1, 0, 1)
-        outcomes = worker.sessions[0].download_results
+        outcomes = worker.sessions[0].outgoing.download_results
         outcomes.append(DownloadResult("host", 503, time.monotonic(), failed=True))
         for _ in range(2):
             assert ask(worker, 1, [turn]).status == "ok"
@@ -563,7 +563,7 @@ def test_what_all_slots_share_is_bent(one_client: redis.Redis, name: str, value:
     add(worker, *"abc")
     one_client.hset(key("meta"), name, value)
     outcome = DownloadResult("host", 200, time.monotonic(), failed=False, latency=0.1)
-    worker.sessions[0].download_results.append(outcome)
+    worker.sessions[0].outgoing.download_results.append(outcome)
     assert crawl(one_client, worker) == ["a", "b", "c"]
     assert worker.leave()
 

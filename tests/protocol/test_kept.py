@@ -67,8 +67,7 @@ class Process:
         self.run.seen, self.run.joined = self.member.seen, self.member.joined
         self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
         filter_class: Any = RFPDupeFilter if foreign else ExactDupeFilter
-        exchange_loop: Any = SimpleNamespace(run_session=self.run, enqueue=self.run.enqueue)
-        self.kept = KeptRequests(self.engine, exchange_loop, self.in_progress, crawler.stats)
+        self.kept = KeptRequests(self.engine, self.run, self.in_progress, crawler.stats)
         self.outbox = Outbox(
             crawler,
             RedisqSettings.read(crawler.settings),
@@ -77,7 +76,7 @@ class Process:
             dupefilter=filter_class.from_crawler(crawler),
             in_progress=self.in_progress,
             kept=self.kept,
-            exchange_loop=exchange_loop,
+            run_session=self.run,
         )
 
     @contextmanager
@@ -100,9 +99,7 @@ class Process:
         """Send all that waits, and heed the answers, as the scheduler does."""
         while self.run.waiting():
             for session in self.run.sessions:
-                reply = self.member.exchange(
-                    shard=session.shard, starting=True, suspects=self.run.suspects_to_claim()
-                )
+                reply = self.member.exchange(shard=session.shard, starting=True)
                 assert reply is not None
 
     def fetch(self, slot: str = "a") -> Request:
@@ -282,7 +279,7 @@ def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> Non
     first.start()
     first.in_progress.mark_failed(inner, Problem("download", "no answer"))
     first.end(page, outer, inner, done)
-    finish = first.run.sessions[0].unsent[-1]
+    finish = first.run.sessions[0].outgoing._unsent[-1]
     assert (cast(Any, finish).ending, cast(Any, finish).detail) == (
         "dead",
         "<GET http://a/inner>, which stayed in its process: no answer",
@@ -394,7 +391,7 @@ def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) ->
 
     asyncio.run(tries())
     first.end(page, local)
-    assert cast(Any, first.run.sessions[0].unsent[-1]).ending == "done"
+    assert cast(Any, first.run.sessions[0].outgoing._unsent[-1]).ending == "done"
     assert client.llen("redisq:{books:0}:queue:a:0") == 1
 
 
@@ -403,18 +400,11 @@ def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
     first = process()
     first.engine.downloads.by_slot = lambda: lambda slot: 0
     first.engine.downloads.handed_out = lambda request, slot: None
-    loop: Any = SimpleNamespace(
-        enqueue=first.run.enqueue,
-        unfinished=lambda: 0,
-        run_session=first.run,
-        waiting=first.run.waiting,
-        wake=lambda: None,
-    )
     settings, crawler = RedisqSettings.read(first.crawler.settings), first.crawler
     serializer = Serializer(crawler.spider, max_bytes=10_000)
     dupefilter = ExactDupeFilter.from_crawler(crawler)
     worker = CrawlWorker(
-        crawler, settings, first.engine, cast(Any, None), loop, serializer, dupefilter
+        crawler, settings, first.engine, cast(Any, None), first.run, serializer, dupefilter
     )
     first.outbox = worker.outbox
     request = first.ask(None, "http://a/start")

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,8 +25,9 @@ from scrapy_redisq.frontier.operations import (
     Reply,
     TurnReport,
 )
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import Call, includes_of, load, source
-from scrapy_redisq.frontier.seen import ExactSeen, clock_and_probe
+from scrapy_redisq.frontier.seen import SeenFilter, clock_and_probe
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import Terms
 
@@ -149,12 +151,13 @@ def inputs(name: str) -> set[str]:
 def exchange() -> Call[object]:
     """One that carries everything that there is."""
     joined = replace(JOINED, config=replace(CONFIG, spread=True, shards=2))
-    session = ShardSession(0, joined, "w", Terms("n", CONFIG, 1, 1, 1, 0, history=1))
-    session.rejoined(joined, "w")
-    session.begun.add(1)
-    other = ShardSession(1, JOINED, "w", Terms("n", CONFIG, 1, 1, 1, 0))
-    other.call()
-    other.received(Reply("ok"))
+    nothing: Any = None
+    run_session = RunSession(nothing, Terms("n", CONFIG, 1, 1, 1, 0, history=1, rewind=0))
+    session, other = (ShardSession(run_session, shard, joined, "w") for shard in range(2))
+    run_session.sessions = [session, other]
+    for _ in range(2):
+        other.call()
+        other.received(Reply("ok"))
     session.held["1"] = Lease("1", "s", 0, 0, b"")
     for operation in (
         Enqueue("s", 0, b"", b"f", also=b"g"),
@@ -166,15 +169,15 @@ def exchange() -> Call[object]:
         *(Finish("2", how) for how in ("dead", "released", "backed_off", "retried")),
     ):
         session.add(operation)
-    session.tally["count"] = 1
-    session.download_results.append(DownloadResult("s", 200, 0.0))
-    session.statuses["s"] = 200
+    session.outgoing.tally["count"] = 1
+    session.outgoing.download_results.append(DownloadResult("s", 200, 0.0))
+    session.outgoing.statuses["s"] = 200
     return session.call(room={"s": 1}, turns=[TurnReport("s", -1, 0, 0, 0, 0)], report="{}")
 
 
 def test_heads_name_what_calls_send() -> None:
     """The Input of each script is what its call sends, all of it, and nothing else."""
-    seen = ExactSeen()
+    seen = SeenFilter("exact")
     terms: tuple[calls.Intent, ...] = (
         *(calls.Crawl("r"), calls.Push("r")),
         *(calls.Follow(JOINED), calls.Return("r", "w")),

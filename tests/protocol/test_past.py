@@ -67,7 +67,7 @@ def test_samples(client: redis.Redis, frontier: Frontier) -> None:
         pass_time(client, 10)
         for m in range(5):
             worker.enqueue(f"{n}.{m}")
-        worker.sessions[0].tally["pages"] += 2
+        worker.sessions[0].outgoing.tally["pages"] += 2
         worker.exchange(1, lose="reply")
         worker.exchange(1)
         worker.exchange(1)

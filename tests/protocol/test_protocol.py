@@ -28,10 +28,10 @@ from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix, wake_channel
 from scrapy_redisq.frontier.operations import Finish, Lease
+from scrapy_redisq.frontier.outgoing import MAX_BYTES, MAX_OPERATIONS
 from scrapy_redisq.frontier.scripts import Script, execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
 from scrapy_redisq.frontier.slot_names import shard_of
-from scrapy_redisq.frontier.unsent import MAX_BYTES, MAX_OPERATIONS
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, as_stored, ask
 
@@ -249,7 +249,7 @@ def test_a_duplicate_inside_one_batch(
     assert reply is not None
     assert [item.tag for item in reply.accepted] == ["x", "y", "x", "x"]
     assert [item.tag for item in reply.duplicates] == ["x"]
-    worker.sessions[0].local_duplicates = 7
+    worker.sessions[0].outgoing.tally["duplicates"] = 7
     assert worker.send(["y"]).accepted == []
     assert counts(client) | {"created": 4, "duplicates": 9} == counts(client)
 
@@ -376,7 +376,7 @@ def test_a_lost_reply(member: Callable[..., Worker], client: redis.Redis) -> Non
     (first,) = worker.claim(1)
     worker.enqueue("a")
     worker.enqueue("d")
-    worker.sessions[0].local_duplicates = 2
+    worker.sessions[0].outgoing.tally["duplicates"] = 2
     worker.finish(first)
     worker.exchange(2, lose="reply")
     before = read_shard(client, NAME, 0)
@@ -909,7 +909,7 @@ def test_a_producer_looks_at_a_run_that_ends(
     worker = member()
     worker.send(["a"])
     with Frontier.from_url(_url(client), NAME) as frontier:
-        joined, _ = frontier._begin()
+        joined = frontier._begin()
         finish_all(worker)
         assert worker.leave()
         item = calls.enqueue_item(1, b"e", "1")
@@ -1209,7 +1209,7 @@ class TestScriptErrors:
     """What the script cannot take, whatever it is."""
 
     def drive(self, worker: Worker, rounds: int) -> None:
-        """As the exchange loop does."""
+        """As a shard's task does."""
         for _ in range(rounds):
             try:
                 worker.exchange()

@@ -35,7 +35,6 @@ from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, load
-from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import Terms
 from tests.harness.model import read_shard
@@ -535,7 +534,7 @@ class TestEnd:
             crawl(worker)
             for session in reversed(worker.sessions):
                 worker._give_back(session)
-            joined = frontier._begin()[0] if joins_before else None
+            joined = frontier._begin() if joins_before else None
             conclusion = Under(client, runs.conclude(NAME, worker.joined.run))
             conclusion.go(calls_made)
             assert push(frontier, joined) == 3
@@ -611,7 +610,7 @@ class TestEnd:
             worker = join(client, config)
             send(worker, "a", "b", "c")
             crawl(worker, dead="a b c")
-            joined = frontier._begin()[0]
+            joined = frontier._begin()
             assert worker.leave()
             letters = [letter.id for letter in frontier.dead()]
             Under(client, runs.join(NAME, _newcomer(config))).go(calls_made)
@@ -970,7 +969,7 @@ def push(frontier: Frontier, joined: calls.Joined | None = None) -> int:
     """Push a request to each host; ``joined``: what the producer was told of the run before."""
     begin = frontier._begin
     if joined is not None:
-        told = iter([(joined, seen_filter(joined.config))])
+        told = iter([joined])
         frontier._begin = lambda: next(told, None) or begin()  # type: ignore[method-assign]
     seeds = [
         {"url": f"http://h/{next(_numbers)}", "meta": {"download_slot": host}} for host in HOSTS

@@ -14,19 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lab.servers import RedisServer
+from scrapy_redisq.frontier.bitmap_layout import Layer, bitmap_layers, blocked_bloom_error
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import source
-from scrapy_redisq.frontier.seen import (
-    BitmapSeen,
-    ExactSeen,
-    Layer,
-    RedisBloomSeen,
-    SeenStatus,
-    bitmap_layers,
-    blocked_bloom_error,
-    probe,
-    seen_filter,
-)
+from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 
 BASE = "redisq:{books:0}:seen:3"
 ADD = """
@@ -217,9 +208,10 @@ def test_status_of_shards() -> None:
     assert SeenStatus.total([]) == SeenStatus(0, 0, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("seen", [RedisBloomSeen(1e-6, 1000), BitmapSeen(1e-6, 1000), ExactSeen()])
-def test_fingerprints_of_any_length(seen: Any) -> None:
+@backends
+def test_fingerprints_of_any_length(backend: str) -> None:
     """20 bytes are used as they are; other lengths, as of custom fingerprinters, are hashed."""
+    seen = SeenFilter(backend)
     of_20 = bytes(range(20))
     assert seen.encode(of_20) == (str(0x0001020304050607) if seen.name == "exact" else of_20)
     encoded = {seen.encode(value) for value in (b"", b"a", b"a" * 19, b"a" * 21, b"a" * 32)}

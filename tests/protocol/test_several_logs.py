@@ -1,6 +1,6 @@
 """Three servers, each with a shard and a log of its own: what may be lost of one of them alone.
 
-What happens when everything goes wrong at once is in test_several_logs_machine.py.
+What happens when everything goes wrong at once is in test_protocol_machine.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -42,10 +42,18 @@ Keys = dict[bytes, bytes]
 
 
 class Servers:
-    """A client of several servers: what it is told goes to the server of the key's shard."""
+    """A client of several servers: what it is told goes to the server of the key's shard.
 
-    def __init__(self, clients: Sequence[redis.Redis]) -> None:
+    What was acknowledged becomes safe when a test moves ``clock`` on.
+    """
+
+    def __init__(self, clients: Sequence[redis.Redis], clock: Clock) -> None:
         self.clients = clients
+        self.clock = clock
+
+    def member(self, **options: Any) -> Worker:
+        client: Any = self
+        return Worker(client, NAME, CONFIG, **options)
 
     def of(self, key: str) -> redis.Redis:
         return self.clients[int(key.split("}", maxsplit=1)[0].rpartition(":")[2])]
@@ -88,28 +96,13 @@ def three_clients() -> Iterator[list[redis.Redis]]:
 
 
 @pytest.fixture
-def servers(three_clients: list[redis.Redis]) -> Servers:
+def servers(three_clients: list[redis.Redis], monkeypatch: pytest.MonkeyPatch) -> Servers:
     for client in three_clients:
         client.flushall()
-    return Servers(three_clients)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What was acknowledged becomes safe when a test says so."""
     clock = Clock()
     for module in (shard_session, unsafe):
         monkeypatch.setattr(module, "time", clock)
-    return clock
-
-
-@pytest.fixture
-def member(servers: Servers, clock: Clock) -> Callable[..., Worker]:
-    def make(**options: Any) -> Worker:
-        client: Any = servers
-        return Worker(client, NAME, CONFIG, **options)
-
-    return make
+    return Servers(three_clients, clock)
 
 
 def page(worker: Worker) -> Lease:
@@ -140,10 +133,10 @@ def die(servers: Servers, worker: Worker) -> None:
         execute(servers, call)
 
 
-def test_a_link_is_lost_with_its_worker(member: Callable[..., Worker], servers: Servers) -> None:
+def test_a_link_is_lost_with_its_worker(servers: Servers) -> None:
     """A page is finished, its link acknowledged; the link's server loses its end, and the worker
     dies. Another worker sends the link from the post that the page has left."""
-    first, second = member(), member()
+    first, second = servers.member(), servers.member()
     lease = page(first)
     before = servers.keys(1)
     link(first, lease)
@@ -161,12 +154,10 @@ def test_a_link_is_lost_with_its_worker(member: Callable[..., Worker], servers: 
     assert fetched(second) == ["link"]
 
 
-def test_a_duplicate_is_lost_with_who_was_first(
-    member: Callable[..., Worker], servers: Servers
-) -> None:
+def test_a_duplicate_is_lost_with_who_was_first(servers: Servers) -> None:
     """A page is fetched twice, because its lease became void: the second time its link is a
     duplicate, and finished. What the first worker has sent is lost, and so is that worker."""
-    first, second, third = member(), member(), member()
+    first, second, third = servers.member(), servers.member(), servers.member()
     lease = page(first)
     before = servers.keys(1)
     link(first, lease)
@@ -183,9 +174,9 @@ def test_a_duplicate_is_lost_with_who_was_first(
     assert fetched(third) == ["link"]
 
 
-def test_the_sender_sends_it_again(member: Callable[..., Worker], servers: Servers) -> None:
+def test_the_sender_sends_it_again(servers: Servers) -> None:
     """Whoever lives does not wait for the post. Its leases on other shards stay."""
-    worker = member()
+    worker = servers.member()
     lease = page(worker)
     before = servers.keys(1)
     link(worker, lease)
@@ -200,17 +191,15 @@ def test_the_sender_sends_it_again(member: Callable[..., Worker], servers: Serve
     assert reply.finished == 1
 
 
-def test_a_post_goes_when_its_links_are_safe(
-    member: Callable[..., Worker], servers: Servers, clock: Clock
-) -> None:
+def test_a_post_goes_when_its_links_are_safe(servers: Servers) -> None:
     """Not by the time that has passed: the server must have said since that it has lost nothing."""
-    worker = member()
+    worker = servers.member()
     lease = page(worker)
     link(worker, lease)
     link(worker, lease, "other", shard=2)
     worker.finish(lease)
     worker.exchange()
-    clock.ahead += 31
+    servers.clock.ahead += 31
     worker.exchange()
     worker.exchange(shard=1)
     worker.exchange()
@@ -220,9 +209,9 @@ def test_a_post_goes_when_its_links_are_safe(
     assert servers.posts(0) == 0
 
 
-def test_replicas_have_it(member: Callable[..., Worker], servers: Servers) -> None:
+def test_replicas_have_it(servers: Servers) -> None:
     """Then no post is needed."""
-    worker = member()
+    worker = servers.member()
     lease = page(worker)
     worker.enqueue("link", slot=HOSTS[1], page=lease)
     worker.exchange(shard=1, confirmed=True)
@@ -231,9 +220,9 @@ def test_replicas_have_it(member: Callable[..., Worker], servers: Servers) -> No
     assert servers.posts(0) == 0
 
 
-def test_a_post_is_taken_by_one_who_dies(member: Callable[..., Worker], servers: Servers) -> None:
+def test_a_post_is_taken_by_one_who_dies(servers: Servers) -> None:
     """It becomes due again, and others take it."""
-    first, second, third = member(), member(), member()
+    first, second, third = servers.member(), servers.member(), servers.member()
     lease = page(first)
     before = servers.keys(1)
     link(first, lease)
@@ -251,11 +240,11 @@ def test_a_post_is_taken_by_one_who_dies(member: Callable[..., Worker], servers:
 
 
 def test_a_shard_that_is_away_holds_back_no_end(
-    member: Callable[..., Worker], servers: Servers, clock: Clock
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page is finished on its own shard before the other one has answered; the crawl goes on
     beside it, and is not complete. When many links wait they are left to their posts."""
-    worker = member()
+    worker = servers.member()
     lease = page(worker)
     for number in range(5):
         worker.enqueue(f"{number}", slot=HOSTS[1], page=lease)
@@ -264,9 +253,10 @@ def test_a_shard_that_is_away_holds_back_no_end(
     reply = worker.exchange()
     assert reply is not None
     assert (reply.finished, reply.complete) == (1, False)
-    clock.ahead += 10
-    assert worker.sessions[1].is_silent(5)
-    worker.sessions[1].forget_posted()
+    servers.clock.ahead += 10
+    monkeypatch.setattr(shard_session, "MAX_OPERATIONS", 4)
+    worker.sessions[1].is_silent = True
+    worker.sessions[1].leave_to_posts()
     assert len(worker.sessions[1]) == 1, "it may have got the first"
     servers.posts_are_due(0)
     worker.exchange()
@@ -274,20 +264,9 @@ def test_a_shard_that_is_away_holds_back_no_end(
     assert fetched(worker) == ["0", "1", "2", "3", "4"]
 
 
-def test_a_shard_that_nobody_has_asked_is_not_away(
-    member: Callable[..., Worker], clock: Clock
-) -> None:
-    """A callback that takes its time keeps the worker from asking."""
-    worker = member()
-    lease = page(worker)
-    clock.ahead += 10
-    worker.enqueue("link", slot=HOSTS[1], page=lease)
-    assert not worker.sessions[1].is_silent(5)
-
-
-def test_a_link_that_its_shard_cannot_take(member: Callable[..., Worker], servers: Servers) -> None:
+def test_a_link_that_its_shard_cannot_take(servers: Servers) -> None:
     """It becomes a dead letter, and its page's post goes."""
-    worker = member()
+    worker = servers.member()
     lease = page(worker)
     worker.enqueue("poison", slot=HOSTS[1], page=lease)
     worker.finish(lease)
@@ -321,8 +300,8 @@ class AsyncServers:
 
 
 def test_leases_of_shards_that_answer_are_given_back(servers: Servers) -> None:
-    """A worker joins all shards again, of which one is away: nobody has to wait for its leases of
-    the others, or takes it for dead there."""
+    """A worker leaves while a shard is away: nobody has to wait for its leases of the others, or
+    takes it for dead there."""
     process = Process(servers, CONFIG, name=NAME)  # type: ignore[arg-type]
     push(process, *(f"http://{host}/" for host in ("a", "x:80")))
     for shard in (0, 2):
@@ -330,7 +309,7 @@ def test_leases_of_shards_that_answer_are_given_back(servers: Servers) -> None:
     away: Any = AsyncServers(servers, [1])
     process.run.client = away
     with pytest.raises(redis.ConnectionError):
-        asyncio.run(process.run.rejoin(process.run.sessions))
+        asyncio.run(process.run.give_back())
     leases = [client.keys("*:leases:*") for client in servers.clients]
     assert leases == [[], [], []]
 
@@ -341,7 +320,7 @@ def acknowledged(process: Process) -> None:
         process.member.exchange_all()
 
 
-def test_a_link_of_a_void_page_is_not_remembered(servers: Servers, clock: Clock) -> None:
+def test_a_link_of_a_void_page_is_not_remembered(servers: Servers) -> None:
     """The worker fetches the page again, and then posts it."""
     process = Process(servers, CONFIG, name=NAME)  # type: ignore[arg-type]
     push(process, "http://a/page")
@@ -358,17 +337,17 @@ def test_a_link_of_a_void_page_is_not_remembered(servers: Servers, clock: Clock)
     assert servers.posts(0) == 1
 
 
-def end(worker: Worker, clock: Clock) -> bool:
+def end(worker: Worker, servers: Servers) -> bool:
     """All exchanges until nothing waits, each safe, then the worker leaves. -> it was complete"""
     for _ in range(5):
-        clock.ahead += 31
+        servers.clock.ahead += 31
         worker.exchange_all()
     return worker.complete and worker.leave()
 
 
-def beside_a_dead_one(member: Callable[..., Worker], servers: Servers) -> Worker:
+def beside_a_dead_one(servers: Servers) -> Worker:
     """-> a worker that has done all but the post which another one, now dead, left on shard 0."""
-    first, second = member(), member()
+    first, second = servers.member(), servers.member()
     lease = page(first)
     link(first, lease)
     first.finish(lease)
@@ -379,44 +358,40 @@ def beside_a_dead_one(member: Callable[..., Worker], servers: Servers) -> Worker
     return second
 
 
-def test_a_post_keeps_the_run_open(
-    member: Callable[..., Worker], servers: Servers, clock: Clock
-) -> None:
+def test_a_post_keeps_the_run_open(servers: Servers) -> None:
     """Nobody completes a run while a post is left, and it completes when it is gone."""
-    second = beside_a_dead_one(member, servers)
+    second = beside_a_dead_one(servers)
     for _ in range(3):
-        clock.ahead += 31
+        servers.clock.ahead += 31
         assert not second.exchange_all()
     assert servers.posts(0) == 1, "all that is left"
     workers = [session.worker for session in second.sessions]
     assert not second.do(runs.is_idle(NAME, (0, 1, 2), workers))
     assert not second.leave()
     assert not second.do(runs.conclude(NAME))
-    third = member()
+    third = servers.member()
     assert third.joined.run == second.joined.run
     servers.posts_are_due(0)
-    assert end(third, clock)
+    assert end(third, servers)
 
 
-def test_a_full_server(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
+def test_a_full_server(servers: Servers) -> None:
     """What a dead worker has posted is taken from a server at its maxmemory: its links may be of
     one that has room."""
-    second = beside_a_dead_one(member, servers)
+    second = beside_a_dead_one(servers)
     servers.posts_are_due(0)
     servers.clients[0].config_set("maxmemory", 1)
     try:
-        assert end(second, clock)
+        assert end(second, servers)
     finally:
         servers.clients[0].config_set("maxmemory", 0)
 
 
-def test_shard_0_waits_for_start_requests_elsewhere(
-    member: Callable[..., Worker], servers: Servers, clock: Clock
-) -> None:
+def test_shard_0_waits_for_start_requests_elsewhere(servers: Servers) -> None:
     """A start request is lost with the end of its server's log and with the worker that has asked
     for it. The run is not complete, and whoever comes next asks for it again."""
     before: Keys = {}
-    first = member()
+    first = servers.member()
     before = servers.keys(1)
     first.enqueue("start", slot=HOSTS[1])
     first.exchange(shard=1)
@@ -424,48 +399,46 @@ def test_shard_0_waits_for_start_requests_elsewhere(
     servers.lose(1, before)
     die(servers, first)
     assert not first.do(runs.conclude(NAME))
-    second = member()
+    second = servers.member()
     assert second.joined.run == first.joined.run
     second.enqueue("start", slot=HOSTS[1])
     second.exchange(shard=1)
     (lease,) = second.claim(1, shard=1)
     second.finish(lease)
-    assert end(second, clock)
+    assert end(second, servers)
 
 
-def begun(worker: Worker, clock: Clock) -> None:
+def begun(worker: Worker, servers: Servers) -> None:
     """Shard 0 knows that all shards have begun the run."""
-    clock.ahead += 31
+    servers.clock.ahead += 31
     worker.exchange_all()
     worker.exchange()
 
 
-def test_a_shard_that_has_lost_the_run(
-    member: Callable[..., Worker], servers: Servers, clock: Clock
-) -> None:
+def test_a_shard_that_has_lost_the_run(servers: Servers) -> None:
     """It is not begun there anew; nothing is deleted, and nobody is left in the run. A reset works
     from there."""
-    first = member()
-    begun(first, clock)
+    first = servers.member()
+    begun(first, servers)
     page(first)
     servers.lose(1, {})
     die(servers, first)
     waiting = servers.keys(0)
     with pytest.raises(ShardLost, match=f"reset {NAME}"):
-        member()
+        servers.member()
     assert servers.keys(1) == {}
     now = servers.keys(0)
     assert now.keys() == waiting.keys()
     first.do(runs.reset(NAME, (0, 1, 2), force=False))
-    assert member().joined.new
+    assert servers.member().joined.new
 
 
-def test_a_shard_that_has_just_begun(member: Callable[..., Worker], servers: Servers) -> None:
+def test_a_shard_that_has_just_begun(servers: Servers) -> None:
     """What it has lost is not older than what all workers would ask for again: it begins anew."""
-    first = member()
+    first = servers.member()
     servers.lose(1, {})
     die(servers, first)
-    second = member()
+    second = servers.member()
     assert second.joined.run == first.joined.run
     second.enqueue("start", slot=HOSTS[1])
     second.exchange(shard=1)
@@ -473,41 +446,37 @@ def test_a_shard_that_has_just_begun(member: Callable[..., Worker], servers: Ser
 
 
 @pytest.mark.parametrize("all_of_it", [True, False])
-def test_shard_0_has_lost_the_run(
-    member: Callable[..., Worker], servers: Servers, clock: Clock, all_of_it: bool
-) -> None:
+def test_shard_0_has_lost_the_run(servers: Servers, all_of_it: bool) -> None:
     """All of it, or only that this run was begun after another one: no run is begun over what
     others have left. Before that nothing is written."""
-    old = member()
-    assert end(old, clock)
+    old = servers.member()
+    assert end(old, servers)
     before = servers.keys(0)
-    first = member()
+    first = servers.member()
     assert first.joined.new
     first.enqueue("link", slot=HOSTS[1])
     first.exchange(shard=1)
     servers.lose(0, {} if all_of_it else before)
     there = servers.keys(0)
     with pytest.raises(ShardLost):
-        member()
+        servers.member()
     assert servers.keys(0) == there
     first.do(runs.reset(NAME, (0, 1, 2), force=True))
-    assert member().joined.new
+    assert servers.member().joined.new
 
 
 @pytest.mark.parametrize("left", ["nothing", "a complete run", "an open run"])
-def test_shard_0_has_lost_a_young_run(
-    member: Callable[..., Worker], servers: Servers, clock: Clock, left: str
-) -> None:
+def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
     """Nobody has to reset a run that is no older than what workers send again: it goes on as a new
     one. What other shards have of it stays, in whatever order workers come."""
     for seed in range(5):
         for shard in range(3):
             servers.lose(shard, {})
-        old = member()
+        old = servers.member()
         before = servers.keys(0) if left == "an open run" else {}
-        assert end(old, clock)
+        assert end(old, servers)
         before = servers.keys(0) if left == "a complete run" else before
-        first = member()
+        first = servers.member()
         first.enqueue("link", slot=HOSTS[1])
         first.exchange(shard=1)
         servers.lose(0, before)
@@ -515,44 +484,40 @@ def test_shard_0_has_lost_a_young_run(
         new = [runs.Newcomer(calls.Registration(f"w{n}", 600.0), CONFIG) for n in range(2)]
         joins = [runs.join(NAME, dataclasses.replace(one, young=600.0)) for one in new]
         one, other = in_turn(cast(Any, servers), joins, random.Random(seed))
-        second = member()
+        second = servers.member()
         assert one.run == other.run == second.joined.run != first.joined.run
         second.enqueue("start", slot=HOSTS[1])
         second.exchange(shard=1)
         assert sorted(fetched(second)) == ["link", "start"]
 
 
-def test_shard_0_has_lost_the_end_of_one_run_and_a_young_one(
-    member: Callable[..., Worker], servers: Servers, clock: Clock
-) -> None:
+def test_shard_0_has_lost_the_end_of_one_run_and_a_young_one(servers: Servers) -> None:
     """What the earlier run has seen there does not keep the young one from fetching it."""
-    old = member()
+    old = servers.member()
     old.enqueue("page", slot=HOSTS[0])
     old.exchange_all()
     old.finish(*old.claim(1))
     old.exchange_all()
     before = servers.keys(0)
-    assert end(old, clock)
-    first = member()
+    assert end(old, servers)
+    first = servers.member()
     first.enqueue("link", slot=HOSTS[1])
     first.exchange(shard=1)
     servers.lose(0, before)
     die(servers, first)
     newcomer = runs.Newcomer(calls.Registration("w", 600.0), CONFIG, young=600.0)
     first.do(runs.join(NAME, newcomer))
-    second = member()
+    second = servers.member()
     second.enqueue("page", slot=HOSTS[0])
     second.exchange_all()
     assert (fetched(second, 0), fetched(second)) == (["page"], ["link"])
 
 
-def test_a_shard_rewinds_between_two_looks(
-    member: Callable[..., Worker], servers: Servers, clock: Clock
-) -> None:
+def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
     """It brings the same count, but not the mark of the first look."""
-    worker = member()
+    worker = servers.member()
     worker.exchange_all()
-    clock.ahead += 31
+    servers.clock.ahead += 31
     worker.exchange_all()
     before = servers.keys(1)
     looks = 0
@@ -569,11 +534,9 @@ def test_a_shard_rewinds_between_two_looks(
     assert worker.do(runs.is_idle(NAME, (0, 1, 2), workers))
 
 
-def test_a_new_run_has_no_posts_of_the_one_before(
-    member: Callable[..., Worker], servers: Servers
-) -> None:
+def test_a_new_run_has_no_posts_of_the_one_before(servers: Servers) -> None:
     """A run that is forgotten leaves none, nor does a reset."""
-    first = member()
+    first = servers.member()
     lease = page(first)
     link(first, lease)
     first.finish(lease)
@@ -582,15 +545,15 @@ def test_a_new_run_has_no_posts_of_the_one_before(
     assert status["posted"] == 1
     for session in first.sessions:
         execute(servers, calls.leave(NAME, session.shard, session.run, session.worker))
-    member(terms=calls.RunTerms(resume=False))
+    servers.member(terms=calls.RunTerms(resume=False))
     assert servers.posts(0) == 0
     assert not [key for key in servers.keys(0) if b"post" in key]
 
 
-def test_a_post_of_another_hand(member: Callable[..., Worker], servers: Servers) -> None:
+def test_a_post_of_another_hand(servers: Servers) -> None:
     """A key of another type is named, and the exchange that needs it is not applied before a
     person has said that all is well."""
-    worker = member()
+    worker = servers.member()
     lease = page(worker)
     link(worker, lease)
     servers.clients[0].set(key_prefix(NAME, 0) + "posted", "x")
@@ -615,13 +578,13 @@ def test_a_push_to_a_shard_that_has_lost_its_seal(
         Frontier.from_url(redis_server.url, NAME, config=CONFIG) as frontier,
     ):
         monkeypatch.setattr(frontier._server, "masters", 3)
-        push_part = frontier._push_part
+        call = frontier._call
 
-        def push_late(*args: Any) -> str:
+        def call_late(*args: Any) -> Any:
             client.hset(meta_key(NAME, 0), "state", "complete")
-            return push_part(*args)
+            return call(*args)
 
-        monkeypatch.setattr(frontier, "_push_part", push_late)
+        monkeypatch.setattr(frontier, "_call", call_late)
         assert frontier.push([{"url": "http://x/", "meta": {"download_slot": HOSTS[2]}}]).accepted
         assert client.hget(meta_key(NAME, 0), "state") == b"open"
 
@@ -637,55 +600,51 @@ def view(redis_server: RedisServer, servers: Servers) -> Iterator[Frontier]:
         yield frontier
 
 
-def one_dead(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
+def one_dead(servers: Servers) -> None:
     """The run is complete but for a dead letter of shard 1, which has lost what came after that:
     its seal, too."""
-    worker = member()
+    worker = servers.member()
     worker.enqueue("page", slot=HOSTS[1])
     worker.exchange(shard=1)
     (lease,) = worker.claim(1, shard=1)
     worker.finish(lease, "dead", reason="download")
     for _ in range(5):
-        clock.ahead += 31
+        servers.clock.ahead += 31
         worker.exchange_all()
     before = servers.keys(1)
     assert worker.leave()
     servers.lose(1, before)
 
 
-def test_a_requeue_to_a_shard_that_has_lost_its_seal(
-    member: Callable[..., Worker], servers: Servers, clock: Clock, view: Frontier
-) -> None:
+def test_a_requeue_to_a_shard_that_has_lost_its_seal(servers: Servers, view: Frontier) -> None:
     """The run goes on with what was requeued: another one would delete it."""
-    one_dead(member, servers, clock)
+    one_dead(servers)
     assert view.requeue() == 1
-    worker = member()
+    worker = servers.member()
     assert not worker.joined.new
     assert fetched(worker) == ["page"]
 
 
-def test_a_requeue_while_another_run_begins(
-    member: Callable[..., Worker], servers: Servers, clock: Clock, view: Frontier
-) -> None:
+def test_a_requeue_while_another_run_begins(servers: Servers, view: Frontier) -> None:
     """Shard 0 has begun it, shard 1 not yet: dead letters stay what they are."""
-    one_dead(member, servers, clock)
+    one_dead(servers)
     execute(servers, calls.join(NAME, 0, calls.Crawl("later"), CONFIG))
     with pytest.raises(FrontierLost):
         view.requeue()
     assert len(list(view.dead())) == 1
 
 
-def test_no_replicas(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
+def test_no_replicas(servers: Servers) -> None:
     """A server that has none loses only what is not on its disk: its links are safe sooner. Whether
     it has one by now is looked at again: one that was seen before says nothing of later links."""
-    worker = member()
+    worker = servers.member()
     lease = page(worker)
     link(worker, lease)
     worker.finish(lease)
     worker.exchange()
-    begun = clock.monotonic()
-    clock.ahead += 3
-    now = clock.monotonic()
+    begun = servers.clock.monotonic()
+    servers.clock.ahead += 3
+    now = servers.clock.monotonic()
     there = worker.sessions[1].unsafe
     for there.alone_at, posts in ((-math.inf, 1), (begun, 1), (now, 0)):
         assert there.is_to_look is (there.alone_at == begun)

@@ -128,7 +128,7 @@ def test_a_young_run_of_a_server_without_a_log(cluster: Cluster) -> None:
     async def join() -> str:
         connection = WorkerConnection(settings)
         try:
-            session, _ = await connection.open(
+            session = await connection.open(
                 "books0", config, started=time.monotonic(), release="", digest=""
             )
             return session.joined.run

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
 
-from scrapy_redisq.frontier.operations import Lease
+from scrapy_redisq.frontier.operations import Enqueue, Lease, Reply
 from scrapy_redisq.frontier.pace import (
     BUSY,
     FLUSH,
@@ -15,7 +16,7 @@ from scrapy_redisq.frontier.pace import (
     UNHEARD,
     Pace,
 )
-from scrapy_redisq.frontier.seen.recent_urls import SeenCache
+from scrapy_redisq.frontier.seen import SeenCache
 from scrapy_redisq.frontier.slot_names import MAX_SLOT_LENGTH, slot_name
 from scrapy_redisq.worker.inbox import WINDOW, Inbox
 
@@ -124,6 +125,22 @@ class TestSeenCache:
         assert 34 not in cache
 
 
+def exchanged(
+    pace: Pace,
+    *,
+    claimed: int = 0,
+    accepted: int = 0,
+    filled: bool | None = False,
+    low: bool = True,
+    **told: Any,
+) -> None:
+    """It was answered; ``filled``: all that was wanted has come, None: nothing was."""
+    leases, new = [lease(1)] * claimed, [Enqueue("a", 0, b"", None)] * accepted
+    want = 0 if filled is None else 1 if filled else claimed + 1
+    reply = Reply("ok", leases=[lease(1)] if filled else leases, accepted=new, **told)
+    pace.exchanged(reply, want, low=low)
+
+
 class TestPace:
     def test_idle_worker_asks_less_and_less(self) -> None:
         """Pauses grow from 0.1 s to 5 s while nothing is found, and start anew when it is; somebody
@@ -132,44 +149,42 @@ class TestPace:
         pace.listening = True
         pauses = []
         for _ in range(8):
-            pace.exchanged(claimed=0, filled=False, low=True, next_due=None, overdue_in=60_000)
+            exchanged(pace, overdue_in=60_000)
             pauses.append(pace.pause(low=True, waiting=False, many=False, busy=False))
         assert all(after > before - 0.01 for before, after in itertools.pairwise(pauses))
         assert 0.15 < pauses[0] <= 0.2
         assert 4.9 < pauses[-1] <= 5.0
         for milliseconds, pause in ((3_000, 3.0), (0, 1.0)):
-            pace.exchanged(
-                claimed=0, filled=False, low=True, next_due=None, overdue_in=milliseconds
-            )
+            exchanged(pace, overdue_in=milliseconds)
             found = pace.pause(low=True, waiting=False, many=False, busy=False)
             assert pause - 0.1 < found <= pause
         pace.woken = True
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
-        pace.exchanged(claimed=3, filled=False, low=True, next_due=None)
+        exchanged(pace, claimed=3)
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
 
     def test_unheard(self) -> None:
         """A worker that cannot be woken asks at least five times a second."""
         pace = Pace(heartbeat=15)
         for _ in range(9):
-            pace.exchanged(claimed=0, filled=False, low=True, next_due=None)
+            exchanged(pace)
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= UNHEARD
 
     def test_an_end_is_confirmed_at_once(self) -> None:
         """When all is done nothing else is waited for than that this is certain."""
         pace = Pace(heartbeat=15)
-        pace.exchanged(claimed=0, filled=False, low=False, next_due=None)
+        exchanged(pace, low=False)
         pace.confirms = True
         assert pace.pause(low=False, waiting=False, many=False, busy=False) <= RUNNING_LOW
 
     def test_what_waits_is_sent_soon(self) -> None:
         """A busy worker gathers for a while, one that runs low not; a full batch goes at once."""
         pace = Pace(heartbeat=15)
-        pace.exchanged(claimed=0, filled=False, low=False, next_due=None)
+        exchanged(pace, low=False)
         assert 0.5 * FLUSH < pace.pause(low=False, waiting=True, many=False, busy=True) <= FLUSH
         assert pace.pause(low=True, waiting=True, many=False, busy=True) <= RUNNING_LOW
         assert pace.pause(low=False, waiting=True, many=True, busy=True) == 0
-        pace.exchanged(claimed=0, filled=False, low=False, next_due=None, others_wait=True)
+        exchanged(pace, low=False, waiting=1)
         assert pace.pause(low=False, waiting=True, many=False, busy=True) <= FLUSH_SHARED
 
     def test_what_is_parted_between_shards_gathers_for_longer(self) -> None:
@@ -177,7 +192,7 @@ class TestPace:
         for shards, longest in ((3, 3 * FLUSH), (64, BUSY)):
             pace = Pace(heartbeat=15, shards=shards)
             pace.listening = True
-            pace.exchanged(claimed=1, filled=None, low=False, next_due=None)
+            exchanged(pace, claimed=1, filled=None, low=False)
             pause = pace.pause(low=False, waiting=True, many=False, busy=True)
             assert 0.5 * longest < pause <= longest
 
@@ -187,7 +202,7 @@ class TestPace:
         pace = Pace(heartbeat=15)
         told = []
         for filled, accepted in ((True, 0), (None, 0), (False, 1), (None, 0), (None, 1)):
-            pace.exchanged(claimed=0, filled=filled, accepted=accepted, low=True, next_due=None)
+            exchanged(pace, filled=filled, accepted=accepted)
             told.append(pace.has_enough)
         assert told == [True, True, False, False, True]
         # The link of a page that another shard has: nothing else may come for long.
@@ -198,7 +213,7 @@ class TestPace:
         pace = Pace(heartbeat=0.25)
         pace.listening = True
         for _ in range(9):
-            pace.exchanged(claimed=0, filled=False, low=True, next_due=30)
+            exchanged(pace, next_due=30)
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= 0.03
         assert pace.pause(low=False, waiting=False, many=False, busy=True) <= 0.25
 
@@ -208,7 +223,7 @@ class TestPace:
         pace = Pace(heartbeat=15)
         pace.listening = True
         for _ in range(9):
-            pace.exchanged(claimed=0, filled=False, low=True, next_due=None, overdue_in=60_000)
+            exchanged(pace, overdue_in=60_000)
         now = time.monotonic()
         for proof_at, least, most in ((now + 2.0, 1.5, 2.0), (now - 2.0, 4.5, 5.0)):
             pause = pace.pause(low=True, waiting=False, many=False, busy=False, proof_at=proof_at)

@@ -3,8 +3,8 @@
 -- Purpose  heartbeat, enqueue, finish, promote and claim in one step, so that every prefix of
 --          the Redis log is a correct frontier: a page's links are in it before or with its end
 -- Input    worker, run, acked (number of the last exchange whose reply arrived), ttl (us), seen
---          (parameters of the dupefilter, see shared/seen/), duplicates (found by the worker
---          itself), held (leases that it knows of), want (entries to claim), slot_limit,
+--          (parameters of the dupefilter, see shared/seen/), held (leases that it knows of),
+--          want (entries to claim), slot_limit,
 --          suspect_from (deliveries from which an entry is a suspect: it may be what its workers
 --          died of), suspects (how many of those to claim at most), max_deliveries, most_bytes (of
 --          an entry), starting, seeded, pages, items, dead_max; (the rest only if there is some)
@@ -100,7 +100,6 @@ if not replayed then
   if meta.state == 'complete' and (count_changes.created or 0) > (count_changes.finished or 0) then
     redis.call('HSET', META, 'state', 'open')
   end
-  count('duplicates', input.duplicates)
   for name, by in pairs(input.tally or NONE) do count(name, by) end
 
   -- 5. finish

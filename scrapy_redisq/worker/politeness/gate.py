@@ -188,14 +188,14 @@ class DownloadGate:
         is_news = self._judge.is_news(result)
         session = self._session_of(result.slot)
         if result.failed:
-            session.download_results.append(result)
+            session.outgoing.download_results.append(result)
             self._turns.suspend(result.slot, result.retry_after or 0.0)
             if self._turns.urgent:
                 self._wake()
         elif self._throttles or (result.failed is False and state and state.in_trouble):
-            session.download_results.append(result)
+            session.outgoing.download_results.append(result)
         elif is_news:
-            session.statuses[result.slot] = result.status
+            session.outgoing.statuses[result.slot] = result.status
 
     def send_back(self, request: Request, result: Response | BaseException) -> bool:
         """Whether a request that ended so goes back to the front of its slot."""

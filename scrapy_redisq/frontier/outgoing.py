@@ -1,0 +1,167 @@
+"""What a worker sends to one shard: in order, and in numbered exchanges that may be repeated."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from scrapy_redisq.frontier.exchange import Cargo
+from scrapy_redisq.frontier.operations import (
+    Delivered,
+    DownloadResult,
+    Enqueue,
+    Finish,
+    Lease,
+    Operation,
+)
+
+MAX_OPERATIONS = 300
+"""Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
+
+MAX_BYTES = 4_000_000
+"""Size of the entries in one exchange; one larger entry still goes alone."""
+
+
+@dataclass
+class Batch:
+    """What one exchange carries. It is kept until it is answered, as it may be sent again."""
+
+    operations: list[Operation]
+    cargo: Cargo
+    tally: Counter[str]
+    download_results: list[DownloadResult]
+    statuses: dict[str, int]
+    begun: list[int]
+
+    @property
+    def ends(self) -> int:
+        """Leases that end with it."""
+        return sum(isinstance(operation, Finish) for operation in self.operations)
+
+
+def _size(operation: Operation) -> int:
+    """Bytes of the requests that are sent with it."""
+    if isinstance(operation, Delivered):
+        return 0
+    links = operation.links if isinstance(operation, Finish) else ()
+    return len(operation.entry) + sum(len(link.entry) for link in links)
+
+
+class Outgoing:
+    """Operations from when they are handed in until they are acknowledged.
+
+    A page's requests stand before the page's end, or go with it, so no prefix of what is sent ends
+    a page without its requests. ``acked`` is the number of the last exchange that was answered,
+    ``in_flight`` the batch of the next number, once that was made.
+    """
+
+    def __init__(self) -> None:
+        self.acked = 0
+        self.in_flight: Batch | None = None
+        self.may_arrive = False
+        """The batch was sent, and not answered. The server may have applied it or will, if it
+        arrives late, so nothing else may be sent under its number."""
+        self.requests = 0
+        """Of the operations, those that add a request."""
+        self.tally: Counter[str] = Counter()
+        self.download_results: list[DownloadResult] = []
+        self.statuses: dict[str, int] = {}
+        self._unsent: deque[Operation] = deque()
+        self._limit = MAX_OPERATIONS
+        self._probed = False
+
+    def __len__(self) -> int:
+        return len(self._unsent) + len(self.flying)
+
+    def __iter__(self) -> Iterator[Operation]:
+        yield from self.flying
+        yield from self._unsent
+
+    @property
+    def flying(self) -> list[Operation]:
+        """Operations that are on their way."""
+        return self.in_flight.operations if self.in_flight else []
+
+    @property
+    def has_more(self) -> bool:
+        """Operations wait behind the batch."""
+        return bool(self._unsent)
+
+    def append(self, operation: Operation) -> None:
+        self._unsent.append(operation)
+        self.requests += isinstance(operation, Enqueue)
+
+    def put_first(self, operations: list[Operation]) -> None:
+        """Have ``operations`` sent before all that waits."""
+        self._unsent.extendleft(reversed(operations))
+        self.requests += sum(isinstance(operation, Enqueue) for operation in operations)
+
+    def drop(self, is_needless: Callable[[Operation], bool]) -> None:
+        """Some of what was not sent yet is not to be sent."""
+        self._unsent = deque(one for one in self._unsent if not is_needless(one))
+        self.requests = sum(isinstance(operation, Enqueue) for operation in self)
+
+    def batch(self, held: Mapping[str, Lease], begun: list[int]) -> Batch:
+        """The batch that is on its way, or else the next one."""
+        if self.in_flight is None:
+            operations = self._take()
+            self.in_flight = Batch(
+                operations,
+                Cargo(operations, held),
+                self.tally,
+                self.download_results,
+                self.statuses,
+                begun,
+            )
+            self.tally, self.download_results, self.statuses = Counter(), [], {}
+        return self.in_flight
+
+    def _take(self) -> list[Operation]:
+        taken: list[Operation] = []
+        size = 0
+        while self._unsent and len(taken) < self._limit:
+            size += _size(self._unsent[0])
+            if taken and size > MAX_BYTES:
+                break
+            taken.append(self._unsent.popleft())
+        return taken
+
+    def answered(self) -> Batch | None:
+        """The batch was applied; -> it."""
+        batch, self.in_flight = self.in_flight, None
+        if batch is not None:
+            self.acked += 1
+            self.may_arrive = False
+            self.requests -= sum(isinstance(one, Enqueue) for one in batch.operations)
+            # After a failure: first nothing, then one operation, then twice as many each time.
+            self._probed = self._limit == 0
+            self._limit = min(MAX_OPERATIONS, max(1, 2 * self._limit))
+        return batch
+
+    def begin_anew(self) -> None:
+        """The numbers begin again; what was not answered is sent again."""
+        self._take_back()
+        self.acked = 0
+        self.may_arrive = False
+
+    def halve(self) -> Operation | None:
+        """The script failed, and will again: the next exchange carries half as much.
+
+        -> the operation that has failed alone, while an exchange without any passes. It is taken
+        out. If an exchange without any fails, none is at fault.
+        """
+        number = len(self.flying)
+        self._take_back()
+        culprit = self._unsent.popleft() if number == 1 and self._probed else None
+        self.requests -= isinstance(culprit, Enqueue)
+        # One by one after an exchange without any, in case all would fail by now.
+        self._limit = number // 2
+        return culprit
+
+    def _take_back(self) -> None:
+        """What is of use only while it is new (results, statuses) is left out."""
+        if self.in_flight is not None:
+            self._unsent.extendleft(reversed(self.in_flight.operations))
+            self.tally += self.in_flight.tally
+            self.in_flight = None

@@ -1,0 +1,141 @@
+"""Dupefilters: how "seen" is stored in Redis, and what this process remembers of it.
+
+A backend is a Lua file of ``lua/shared/seen/``::
+
+    redisbloom  scalable Bloom filters of the module, where it is loaded
+    bitmap      a scalable blocked Bloom filter on plain strings (`bitmap_layout`)
+    exact       64-bit fingerprints in integer sets
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy_redisq.frontier.bitmap_layout import bitmap_layers
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.scripts import Call, Client, execute, load
+
+FINGERPRINT_BYTES = 20
+"""Scrapy's fingerprints: SHA-1."""
+
+ANYWHERE = ("redisq:{probe}:",)
+"""On one server it is all the same."""
+
+
+@dataclass(frozen=True)
+class SeenFilter:
+    """How a backend is called: how a fingerprint is encoded for it, and with which parameters.
+
+    ``error_rate`` of the Bloom filters holds at any size, ``capacity`` is how many are expected.
+    Two URLs share the 64 bits of an exact filter with a chance of n²/2⁶⁵ in a crawl of n URLs:
+    3e-4 for 100 million.
+    """
+
+    name: str
+    error_rate: float = 1e-6
+    capacity: int = 0
+
+    def encode(self, fingerprint: bytes) -> bytes | str:
+        """The fingerprint as the Lua file takes it. Any length, best 20 random bytes."""
+        return exact_member(fingerprint) if self.name == "exact" else _normalised(fingerprint)
+
+    def parameters(self) -> list[str]:
+        """What the Lua file's functions take as ``params``."""
+        if self.name == "bitmap":
+            layers = bitmap_layers(self.error_rate, self.capacity)
+            return [";".join(layer.text() for layer in layers)]
+        # As texts: what Redis prints of a Lua number depends on its version.
+        capacity = str(self.capacity)
+        return [capacity] if self.name == "exact" else [repr(self.error_rate), capacity]
+
+
+def seen_filter(config: FrontierConfig) -> SeenFilter:
+    """The filter that ``config`` names as its ``backend``."""
+    return SeenFilter(config.backend, config.error_rate, config.capacity)
+
+
+def exact_member(identity: bytes) -> str:
+    """What is known by ``identity`` as a member of an exact set (``seen/exact.lua``): 64 bits."""
+    return str(int.from_bytes(_normalised(identity)[:8], "big", signed=True))
+
+
+def _normalised(fingerprint: bytes) -> bytes:
+    """20 bytes as they are (Scrapy's are SHA-1, so uniform); other lengths hashed to 20."""
+    if len(fingerprint) == FINGERPRINT_BYTES:
+        return fingerprint
+    return hashlib.blake2b(fingerprint, digest_size=FINGERPRINT_BYTES).digest()
+
+
+@dataclass(frozen=True)
+class SeenStatus:
+    """What a dupefilter holds and what it may have cost so far."""
+
+    count: int
+    """Fingerprints recorded."""
+    capacity: int
+    """Fingerprints that fit before it grows."""
+    fill: float
+    """``count / capacity``."""
+    expected_loss: float
+    """Share of new URLs that are now taken for seen, 0 to 1."""
+    expected_lost: float
+    """URLs lost so far, an upper estimate: all of ``count`` at today's share."""
+
+    @classmethod
+    def from_reply(cls, reply: Sequence[Any]) -> SeenStatus:
+        """The status from what ``seen/status.lua`` answers: numbers, or texts of numbers."""
+        count, capacity, fill, loss = (float(value) for value in reply)
+        return cls(int(count), int(capacity), fill, loss, count * loss)
+
+    @classmethod
+    def total(cls, parts: Iterable[SeenStatus]) -> SeenStatus:
+        """The status of several shards together: a new URL meets each in proportion to its size."""
+        parts = list(parts)
+        count = sum(part.count for part in parts)
+        capacity = sum(part.capacity for part in parts)
+        lost = sum(part.expected_lost for part in parts)
+        fill = count / capacity if capacity else 0.0
+        return cls(count, capacity, fill, lost / max(1, count), lost)
+
+
+def clock_and_probe(prefix: str) -> Call[tuple[int, bool]]:
+    """-> the time of the shard whose keys have this ``prefix``, in us since 1970, and whether it
+    can keep filters of RedisBloom."""
+    return Call.of(
+        load("run/clock"), f"{prefix}meta", {"probe": 1}, lambda told: (int(told[0]), told[1] == 1)
+    )
+
+
+def probe(client: Client, prefixes: Iterable[str] = ANYWHERE) -> bool:
+    """Can this server, with this user's rights, run the RedisBloom backend?
+
+    In a cluster those nodes that have keys with these ``prefixes``: all must. Raises as `execute`.
+    """
+    return all(execute(client, clock_and_probe(prefix))[1] for prefix in prefixes)
+
+
+class SeenCache:
+    """URLs that this process has just met, so that repeated links cost a look-up and nothing more.
+
+    The last ``size`` to ``2 * size`` keys: two generations, the older forgotten at once.
+    """
+
+    def __init__(self, size: int = 50_000) -> None:
+        self._size = size
+        self._young: set[object] = set()
+        self._old: set[object] = set()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._young or key in self._old
+
+    def add(self, key: object) -> None:
+        if len(self._young) >= self._size:
+            self._old, self._young = self._young, set()
+        self._young.add(key)
+
+    def clear(self) -> None:
+        self._young.clear()
+        self._old.clear()

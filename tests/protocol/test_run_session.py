@@ -1,0 +1,698 @@
+"""A worker that is driven by hand exchanges with a real server, and hears what others publish."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from lab.servers import RedisServer
+from scrapy_redisq.errors import FrontierLost, ServerBusy
+from scrapy_redisq.frontier import admin, calls, listener, pace, shard_session, shard_task
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.names import key_prefix, meta_key, wake_channel
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
+from scrapy_redisq.frontier.round_trips import Durations
+from scrapy_redisq.frontier.run_session import RunSession
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.terms import Terms
+from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
+from scrapy_redisq.server.connection import open_server
+from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
+
+THREE = replace(EXACT, shards=3)
+
+
+class Puppet:
+    """A worker that takes what it is told to take, and ends nothing by itself."""
+
+    pages = items = duplicates = completions = 0
+
+    def __init__(self, wants: int = 0) -> None:
+        self.demanded = Demand(True, wants, wants, {}, most=wants) if wants else NOTHING
+        self.leases: list[tuple[ShardSession, Lease]] = []
+        self.meals: list[tuple[int, int]] = []
+        """Shards, and how many leases each exchange has brought."""
+        self.is_complete = False
+        self.error: Exception | None = None
+        self.heard: list[object] = []
+        self.raises: Exception | None = None
+
+    def collect_ended(self) -> None: ...
+
+    def demand(self) -> Demand:
+        return self.demanded
+
+    def is_busy(self) -> bool:
+        return bool(self.leases)
+
+    def starting(self) -> tuple[bool, bool]:
+        return False, True
+
+    def report(self) -> str:
+        return ""
+
+    def turns(self, session: ShardSession) -> list[TurnReport]:
+        return []
+
+    def received(
+        self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
+    ) -> None:
+        self.leases += [(session, lease) for lease in reply.leases]
+        self.duplicates += len(reply.duplicates)
+        if reply.leases:
+            self.meals.append((session.shard, len(reply.leases)))
+
+    def announced(self, slot: str, parked: float) -> None:
+        if self.raises is not None:
+            error, self.raises = self.raises, None
+            raise error
+        self.heard.append((slot, parked))
+
+    def stuck(self, seconds: int) -> None: ...
+
+    def forgotten(self, sessions: object) -> None:
+        self.heard.append("forgotten")
+        self.leases.clear()
+
+    def rejoined(self) -> None:
+        self.heard.append("rejoined")
+
+    def completed(self, missing: int) -> None:
+        self.is_complete = True
+        self.completions += 1
+
+    def lost(self, error: Exception) -> None:
+        self.error = error
+
+    def finish(self) -> None:
+        """End all that it holds."""
+        for session, lease in self.leases:
+            session.finish(Finish(lease.id, "done"))
+        self.leases.clear()
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Let a test be a coroutine."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    for _ in range(2_000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"not within 20 s: {what}")
+
+
+@asynccontextmanager
+async def joined(
+    client: redis.asyncio.Redis,
+    server: ServerHelp | None = None,
+    *,
+    name: str = NAME,
+    config: FrontierConfig = EXACT,
+    ttl: float = 60.0,
+    **terms: Any,
+) -> AsyncIterator[RunSession]:
+    """A session that has joined, and is stopped in the end."""
+    async with client:
+        run = RunSession(client, Terms(name, config, ttl, 5, 100, 10_000, **terms), server)
+        await run.join()
+        try:
+            yield run
+        finally:  # or what has failed would go on without a client
+            await run.stop()
+
+
+def client_of(server: RedisServer) -> redis.asyncio.Redis:
+    return redis.asyncio.Redis.from_url(server.url)
+
+
+def request(run: RunSession, url: str, shard: int | None = None) -> Enqueue:
+    """For a slot of ``shard``, or of any."""
+    slots = (slot for slot in map(str, range(99)) if run.shard_of(slot).shard == shard)
+    slot = "host" if shard is None else next(slots)
+    return Enqueue(slot, 0, url.encode(), run.seen.encode(fingerprint_of(url)))
+
+
+def send(run: RunSession, *urls: str, shard: int | None = None) -> None:
+    for url in urls:
+        run.enqueue(request(run, url, shard))
+    run.wake()
+
+
+@asynccontextmanager
+async def worker_of_two(server: RedisServer) -> AsyncIterator[tuple[Puppet, RunSession]]:
+    """Who has claimed the requests 0 and 1."""
+    puppet = Puppet(2)
+    async with joined(client_of(server)) as run:
+        run.start(puppet)
+        send(run, "0", "1")
+        await until(lambda: len(puppet.leases) == 2, "claimed")
+        yield puppet, run
+
+
+def take_for_dead(client: redis.Redis, run: RunSession) -> int:
+    """Have others take what the worker holds; -> how many requests."""
+    (session,) = run.sessions
+    client.zadd(key_prefix(NAME, 0) + "workers", {session.worker: 1})
+    return execute(client, calls.reap(NAME, 0, session.run, 5, 100))[0]
+
+
+@in_a_loop
+async def test_void_leases(redis_server: RedisServer, client: redis.Redis) -> None:
+    """A worker whose leases went to others hears of it before it joins anew: what it had not begun
+    is not its own any more, and what it then claims is not mixed up with it."""
+    async with worker_of_two(redis_server) as (puppet, run):
+        void = {lease.id for _, lease in puppet.leases}
+        assert take_for_dead(client, run) == 2
+        run.wake()
+        await until(lambda: "rejoined" in puppet.heard, "it goes on as a new worker")
+        assert puppet.heard == ["forgotten", "rejoined"]
+        await until(lambda: len(puppet.leases) == 2, "they are claimed again")
+        assert not void & {lease.id for _, lease in puppet.leases}
+        puppet.finish()
+        run.wake()
+        await until(lambda: puppet.is_complete, "complete")
+        await run.stop()
+        assert await run.leave()
+        assert puppet.error is None
+        # How long each took is counted, but of the last one, which tells it: also where the one
+        # that told it was of a worker that is none any more.
+        counts = client.hgetall(key_prefix(NAME, 0) + "counts")
+        told = Durations.of({name.decode(): int(number) for name, number in counts.items()})
+        assert told.within[-1][1] == run.exchanges - 1
+        assert 0 < told.seconds < 60
+
+
+@in_a_loop
+async def test_complete_is_taken_back(redis_server: RedisServer) -> None:
+    """When something is added, and when the worker has to join again: a spider that is idle for
+    good must not be closed between that and the next replies."""
+    async with worker_of_two(redis_server) as (puppet, run):
+        puppet.finish()
+        run.wake()
+        await until(lambda: run.complete, "complete")
+        run.enqueue(request(run, "0"))  # a duplicate
+        assert not run.complete
+        await until(lambda: run.complete, "complete again")
+        assert puppet.completions == 1  # or who adds that whenever it is idle would never rest
+        complete = []
+        puppet.rejoined = lambda: complete.append(run.complete)  # type: ignore[method-assign]
+        run.start_over(run.sessions[0], "as the test says")
+        assert not run.complete  # however long Redis is away now
+        run.found_more()
+        await until(lambda: complete, "it has joined again")
+        assert complete == [False]
+        await until(lambda: run.complete, "and is complete once more")
+
+
+@in_a_loop
+async def test_a_worker_that_was_reaped_when_all_was_finished_completes_the_run(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    """It joins again only to leave."""
+    async with joined(client_of(redis_server)) as run:
+        run.start(Puppet())
+        run.found_more()
+        await until(lambda: run.complete, "complete")
+        await run.stop()
+        take_for_dead(client, run)
+        assert await run.leave()
+
+
+@in_a_loop
+async def test_a_worker_that_leaves_asks_whether_the_server_counts(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    """Before it believes that the run is lost."""
+    meta = meta_key(NAME, 0)
+
+    async def the_replica_has_got_it() -> None:
+        client.rename("later", meta)
+
+    help_ = ServerHelp(confirm_primary=the_replica_has_got_it)
+    async with joined(client_of(redis_server), help_) as run:
+        run.start(Puppet())
+        await run.stop()
+        run.enqueue(request(run, "unsent"))
+        client.rename(meta, "later")
+        assert not await run.leave()
+        assert await run.left_waiting() == 1
+
+
+@in_a_loop
+async def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    """Also when it hears of that by the last thing that it says."""
+    puppet = Puppet()
+    async with joined(client_of(redis_server)) as run:
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        run.start(puppet)
+        send(run, "link")
+        await until(lambda: run.waiting() == 0, "acknowledged")
+        await run.stop()
+        client.flushdb()
+        for key, value in before.items():
+            client.restore(key, 0, value)  # type: ignore[arg-type]
+        assert not await run.leave()
+        assert puppet.heard == ["forgotten", "rejoined"]
+        assert await run.left_waiting() == 1
+
+
+@in_a_loop
+async def test_one_number_never_has_two_contents(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    """An exchange is late, and what is sent in its place fails: the worker goes on as another
+    one, so that the late one, when it arrives after all, is nobody's."""
+
+    class Lossy(redis.asyncio.Redis):
+        late: list[tuple[Any, ...]] | None = None
+
+        async def execute_command(self, *args: Any, **options: Any) -> Any:
+            if self.late is not None and len(self.late) < 2 and args[0] == "EVALSHA":
+                self.late.append(args)
+                if len(self.late) == 2:
+                    raise redis.ResponseError("ERR it fails")
+                raise redis.TimeoutError("late")
+            return await super().execute_command(*args, **options)
+
+    puppet, server = Puppet(), Lossy.from_url(redis_server.url)
+    async with joined(server) as run:
+        run.start(puppet)
+        server.late = []
+        send(run, "found")
+        await until(lambda: "rejoined" in puppet.heard, "another worker")
+        assert client.execute_command(*server.late[0])[0] == b"gone"
+        await until(lambda: run.waiting() == 0, "acknowledged")
+        await run.stop()
+        await run.leave()
+        assert await run.left_waiting() == 1
+
+
+@in_a_loop
+async def test_an_end_by_a_server_that_may_not_count(
+    redis_server: RedisServer, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the end of a run nor its loss is believed before it is certain that the server is the
+    one that counts; then it is asked once more, for it may be another one. What it acknowledged
+    meanwhile and no page stands for is kept."""
+    caplog.set_level(logging.WARNING)
+    refusal: list[str] = ["cut off"]
+    asked: list[bool] = []
+    vouched = [float("-inf")]
+
+    async def confirm() -> None:
+        asked.append(not refusal)
+        if refusal:
+            raise ServerBusy(refusal[0])
+
+    puppet = Puppet()
+    help_ = ServerHelp(confirm_primary=confirm, primary_vouched=lambda: vouched[0])
+    async with joined(client_of(redis_server), help_, rewind=0.01) as run:
+        run.start(puppet)
+        (session,) = run.sessions
+
+        async def fetch(url: str) -> None:
+            puppet.demanded = Demand(True, 1, 1, {}, most=1)
+            send(run, url)
+            await until(lambda: puppet.leases, "claimed")
+            puppet.finish()
+            run.wake()
+
+        await fetch("first")
+        await until(lambda: len(asked) > 2, "it asks again and again")
+        assert not puppet.is_complete
+        assert caplog.text.count("Nothing is left to do, but this worker waits: cut off") == 1
+        assert session.unsafe.bytes > 0
+        vouched[0] = time.monotonic()
+        await until(lambda: session.unsafe.bytes == 0, "it need not be sent again")
+
+        refusal.clear()
+        await until(lambda: puppet.is_complete, "complete")
+        number = len(asked)
+        await fetch("second")
+        await until(lambda: run.complete and len(asked) > number, "asked for each end")
+
+        refusal.append("cut off")
+        client.flushall()
+        send(run, "third")
+        number = len(asked)
+        await until(lambda: len(asked) > number + 2, "it asks again and again")
+        assert puppet.error is None
+        refusal.clear()
+        await until(lambda: puppet.error, "lost")
+        assert isinstance(puppet.error, FrontierLost)
+
+
+# Several shards
+
+
+class PartlyAway(redis.asyncio.Redis):
+    """A client that does not reach the shards in ``away``, or, if that ``hangs``, hears nothing of
+    them from the second attempt on."""
+
+    away: frozenset[int] = frozenset()
+    hangs = False
+    attempts = 0
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # type: ignore[override]
+        if any(f"{{{NAME}:{shard}}}:" in str(keys_and_args[0]) for shard in self.away):
+            self.attempts += 1
+            while self.hangs and self.attempts > 1 and self.away:
+                await asyncio.sleep(0.01)
+            raise RedisConnectionError("cut off")
+        return await super().evalsha(sha, numkeys, *keys_and_args)
+
+
+@in_a_loop
+async def test_a_shard_that_is_away_keeps_nobody_from_the_others(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is in other shards is claimed, finished and added to; nothing is complete before it is
+    back, and what waited for it is sent then. Then the server's log is looked after, too: it may
+    have been started anew."""
+    caplog.set_level(logging.WARNING)
+    looked_after: list[int] = []
+
+    client, puppet = PartlyAway.from_url(redis_server.url), Puppet(9)
+    help_ = ServerHelp(renew_log=lambda: looked_after.append(1))
+    async with joined(client, help_, config=THREE) as run:
+        client.away = frozenset({1})
+        run.start(puppet)
+        for n in range(9):
+            send(run, f"first-{n}", shard=n % 3)
+        await until(lambda: len(puppet.leases) == 6, "those of the other shards")
+        puppet.finish()
+        send(run, "second", shard=2)
+        await until(lambda: len(puppet.leases) == 1, "they are added to")
+        puppet.finish()
+        run.wake()
+        await until(lambda: run.waiting() == 3, "acknowledged, but for those of the shard")
+        assert not puppet.is_complete and caplog.text.count("Redis is away") == 1
+        assert looked_after == []
+        client.away = frozenset()
+        await until(lambda: len(puppet.leases) == 3, "it is back")
+        await until(lambda: looked_after == [1], "its log is looked after")
+        puppet.finish()
+        run.wake()
+        await until(lambda: puppet.is_complete, "complete")
+        await run.stop()
+        assert await run.leave()
+        assert puppet.error is None
+
+
+@in_a_loop
+async def test_nothing_is_reserved_for_a_shard_that_does_not_answer(
+    redis_server: RedisServer,
+) -> None:
+    """A worker has all that it can take from the others, meanwhile and when it is back."""
+    client, puppet = PartlyAway.from_url(redis_server.url), Puppet(9)
+    client.hangs = True
+    async with joined(client, config=replace(EXACT, shards=2)) as run:
+        client.away = frozenset({1})
+        run.start(puppet)
+        await until(lambda: client.attempts > 1, "it does not answer")
+        send(run, *(f"0-{n}" for n in range(9)), shard=0)
+        await until(lambda: len(puppet.leases) == 9, "all of the other one")
+        puppet.finish()
+        send(run, *(f"1-{n}" for n in range(9)), shard=1)
+        client.away = frozenset()
+        await until(lambda: len(puppet.leases) == 9, "it is back")
+
+
+@in_a_loop
+async def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) -> None:
+    """Together they give as much as one shard would, wherever it is, and never more than the worker
+    may have begun or have waiting."""
+    puppet = Puppet(60)
+    async with joined(client_of(redis_server), config=THREE) as run:
+        for n in range(300):
+            run.enqueue(request(run, f"{n}", 0 if n < 280 else 2))
+        run.start(puppet)
+        done = 0
+        while done < 300:
+            await until(lambda: puppet.leases, f"more than {done}")
+            assert sum(session.unended() for session in run.sessions) <= 60
+            done += len(puppet.leases)
+            puppet.finish()
+            run.wake()
+        await until(lambda: puppet.is_complete, "complete")
+
+
+@in_a_loop
+async def test_one_shard_at_a_time_is_asked_where_each_has_enough(
+    redis_server: RedisServer,
+) -> None:
+    """So that an exchange brings as much as with a single shard; all have their turns, and one that
+    is running out is followed by the next."""
+
+    class Eater(Puppet):
+        """A busy worker that wants nine when it is ``hungry``."""
+
+        hungry = False
+
+        def is_busy(self) -> bool:
+            return True
+
+        def demand(self) -> Demand:
+            want = 9 - len(self.leases)
+            return Demand(True, want, want, {}, most=9) if self.hungry and want else NOTHING
+
+    puppet = Eater()
+    async with joined(client_of(redis_server), config=THREE) as run:
+        for n in range(75):
+            run.enqueue(request(run, f"{n}", n % 3))
+
+        async def eat() -> list[tuple[int, int]]:
+            before = len(puppet.meals)
+            puppet.hungry = True
+            run.wake()
+            await until(lambda: len(puppet.leases) == 9, "enough")
+            puppet.hungry = False
+            puppet.finish()
+            return puppet.meals[before:]
+
+        run.start(puppet)
+        assert sorted(await eat()) == [(0, 3), (1, 3), (2, 3)]
+        for _ in range(2):
+            meals = [await eat() for _ in range(3)]
+            assert sorted(meals) == [[(0, 9)], [(1, 9)], [(2, 9)]]
+        assert sum(number for _, number in await eat()) == 9
+
+
+@in_a_loop
+async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several servers: what it was waiting for is found out when it can be, said to all shards, and
+    not left to the pauses of a worker that has nothing to do."""
+    for name in ("IDLE_FIRST", "IDLE_LAST", "BUSY", "UNHEARD"):
+        monkeypatch.setattr(pace, name, 3_600.0)
+    for module in (shard_session, shard_task):
+        monkeypatch.setattr(module, "HOLD", 3_600.0)
+    name = "books6"  # whose shards are called 0, 1 and 2 also on several servers
+
+    puppet, config = Puppet(9), replace(THREE, spread=True)
+    client = client_of(redis_server)
+    async with joined(client, name=name, config=config, ttl=14_400.0, rewind=0.3) as run:
+        run.start(puppet)
+        send(run, "start", shard=0)
+        await until(lambda: puppet.leases, "claimed")
+        ((session, lease),) = puppet.leases
+        link = request(run, "link", 1)
+        link = replace(link, page=lease.id, link=run.link_to(link.slot, session))
+        run.enqueue(link)
+        run.wake()
+        await until(lambda: len(puppet.leases) == 2, "the link is claimed")
+        session.finish(Finish(lease.id, "done"), links=[link])
+        del puppet.leases[0]
+        puppet.finish()
+        run.wake()
+        await until(lambda: puppet.is_complete, "complete")
+        await run.stop()
+        assert await run.leave()
+
+
+# What others say
+
+
+@in_a_loop
+async def test_a_worker_that_rests_asks_less_and_less_often(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that finds nothing does."""
+    monkeypatch.setattr(pace, "IDLE_FIRST", 0.001)
+
+    puppet = Puppet()
+    puppet.demanded = replace(NOTHING, rests=True)
+    async with joined(client_of(redis_server)) as run:
+        run.start(puppet)
+        await until(lambda: run.sessions[0].pace._idle > 0.1, "it waits longer each time")
+
+
+@in_a_loop
+async def test_a_worker_that_rests(
+    redis_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one that wants nothing is told it hears at once, and as soon that others have finished
+    everything."""
+    monkeypatch.setattr(pace, "IDLE_LAST", 1_000.0)
+    monkeypatch.setattr(pace, "IDLE_FIRST", 1_000.0)
+
+    other, puppet = Worker(client, NAME, EXACT), Puppet()
+    puppet.demanded = replace(NOTHING, rests=True)
+    async with joined(client_of(redis_server), ttl=3_600.0) as run:
+        (session,) = run.sessions
+        run.start(puppet)
+        await until(lambda: session.pace.listening and run.exchanges, "it is there")
+        exchanges = run.exchanges
+        assert execute(client, admin.tell(NAME, "quiet", None)) == 2
+        await until(lambda: run.exchanges == exchanges + 1, "it hears")
+        assert execute(client, admin.tell(NAME, "work", [session.worker])) == 1
+        await until(lambda: run.exchanges == exchanges + 2, "it hears")
+        assert execute(client, admin.tell(NAME, "stop", [other.id])) == 1
+        other.send(["a"])
+        (lease,) = other.claim(1)
+        other.finish(lease)
+        assert run.exchanges == exchanges + 2
+        other.exchange_all()
+        await until(lambda: puppet.is_complete, "it is over")
+
+
+Hearing = Callable[[Puppet, RunSession], Awaitable[None]]
+
+
+@pytest.fixture
+def hearing(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Run a check with a worker that listens."""
+    monkeypatch.setattr(listener, "AGAIN", 0.1)
+
+    def hearing(check: Hearing) -> None:
+        async def run() -> None:
+            # The client of a worker: one by default connects again by itself, unheard.
+            client: Any = open_server(redis_server.url).async_client()
+            puppet = Puppet()
+            async with joined(client) as run:
+                run.start(puppet)
+                await until(lambda: run.sessions[0].pace.listening, "it listens")
+                await check(puppet, run)
+            assert puppet.error is None
+
+        asyncio.run(run())
+
+    return hearing
+
+
+async def say(puppet: Puppet, run: RunSession, *messages: bytes) -> list[object]:
+    """Publish; -> what was heard of it."""
+    client: Any = run.client
+    puppet.heard.clear()
+    for message in (*messages, b"0 last"):
+        await client.publish(wake_channel(NAME, 0), message)
+    await until(lambda: ("last", 0.0) in puppet.heard, "the last message")
+    return puppet.heard[:-1]
+
+
+async def listens_again(puppet: Puppet, run: RunSession) -> None:
+    """Wait until it has stopped listening, has begun again, and hears."""
+    worker_pace = run.sessions[0].pace
+    await until(lambda: not worker_pace.listening, "it has stopped")
+    await until(lambda: worker_pace.listening, "it has begun again")
+    assert await say(puppet, run, b"0 a") == [("a", 0.0)]
+
+
+NONSENSE = (
+    *(b"9" * 400 + b" a.example", b"9" * 5_000 + b" a.example", "٣ a.example".encode()),
+    *(b"-1 a.example", b"1e9 a.example", b"inf a.example", b"0", b"0 ", b" a.example"),
+    *(b"0 \xff\xfe", b"\x00" * 50, b"told \xff", b"0 " + b"x" * 5_000_000),
+)
+
+
+def test_what_is_published(
+    hearing: Callable[[Hearing], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Workers hear of a slot that is parked, and of one about which something has changed. Anybody
+    may publish anything: what makes no sense is passed over by the same connection."""
+
+    async def check(puppet: Puppet, run: RunSession) -> None:
+        said = b"1500000 a.example", "0 bücher.example".encode(), b"0 two words", *NONSENSE
+        assert await say(puppet, run, *said) == [
+            ("a.example", 1.5),
+            ("bücher.example", 0.0),
+            ("two words", 0.0),
+        ]
+        assert "unexpected error" not in caplog.text
+
+    hearing(check)
+
+
+def test_listens_again(
+    hearing: Callable[[Hearing], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After an error that nobody expected, which is told; when its connection was closed, as Redis
+    does where messages are larger than its buffers; and when it has been quiet for long, for its
+    node may be gone without a word."""
+
+    async def check(puppet: Puppet, run: RunSession) -> None:
+        client: Any = run.client
+        puppet.raises = OverflowError("too large")
+        await client.publish(wake_channel(NAME, 0), b"0 a.example")
+        await listens_again(puppet, run)
+        assert "OverflowError: too large" in caplog.text
+        await client.client_kill_filter(_type="pubsub")
+        await listens_again(puppet, run)
+        monkeypatch.setattr(listener, "QUIET", 0.3)
+        await client.client_kill_filter(_type="pubsub")
+        for _ in range(2):
+            await listens_again(puppet, run)
+
+    hearing(check)
+
+
+def test_a_flood_leaves_time_for_others(hearing: Callable[[Hearing], None]) -> None:
+    """However much is published, everything else in the process goes on."""
+
+    async def check(puppet: Puppet, run: RunSession) -> None:
+        client: Any = run.client
+        pipeline = client.pipeline(transaction=False)
+        for _ in range(20_000):
+            pipeline.publish(wake_channel(NAME, 0), b"0 a")
+        flood = asyncio.ensure_future(pipeline.execute())
+        longest, before = 0.0, time.monotonic()
+        while len(puppet.heard) < 20_000:
+            await asyncio.sleep(0)
+            if flood.done():  # sending it is one long step
+                longest = max(longest, time.monotonic() - before)
+            before = time.monotonic()
+        await flood
+        assert longest < 1
+
+    hearing(check)
