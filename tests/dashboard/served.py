@@ -105,15 +105,17 @@ class Served(Answering):
         return f"http://127.0.0.1:{self.port}/#token={self.rules.token}"
 
     def ask(self, path: str, body: object = None, headers: Headers | None = None) -> Answer:
-        """GET, or POST of a body as JSON (bytes: as they are); with the token, unless headers are
-        given."""
+        """GET, or POST of a body as JSON (bytes, or parts: as they are); with the token, unless
+        headers are given."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         with contextlib.closing(connection):
-            data, given = None, dict(self.token if headers is None else headers)
+            given = dict(self.token if headers is None else headers)
+            method, data = "GET", body
             if body is not None:
-                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                method = "POST"
+                data = json.dumps(body).encode() if isinstance(body, dict) else body
                 given.setdefault("Content-Type", "application/json")
-            connection.request("POST" if data is not None else "GET", path, data, given)
+            connection.request(method, path, data, given)  # type: ignore[arg-type]
             response = connection.getresponse()
             return Answer(response.status, response.headers, response.read())
 

@@ -125,22 +125,27 @@ def workers(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Lin
     blocked = max(worker.get("blocked_seconds") or 0.0 for worker in alive)
     text = f"{counted(len(alive), 'worker')} alive, each heard of within {silent:.0f} s"
     of_callback = f"a callback has let nothing else run for {blocked:.1f} s"
-    if silent <= ttl / 2:
+    if silent > ttl / 2:
+        yield _late(text, ttl)
+    else:
         yield ok(text)
-    late = [text] * (silent > ttl / 2) + [of_callback] * (blocked > ttl / 2)
-    for what in late:
-        yield warning(
-            f"{what}, and REDISQ_LEASE_TTL is {ttl:g}",
-            "A worker gives a sign of life four times in the TTL, unless a callback blocks it: "
-            "then it is taken for dead, and its pages are fetched again.",
-            "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL",
-        )
-    if 1 < blocked <= ttl / 2:
+    if blocked > ttl / 2:
+        yield _late(of_callback, ttl)
+    elif blocked > 1:
         yield note(
             of_callback,
             "Meanwhile the worker downloads nothing, and keeps no delay.",
             "long work in a thread or a process of its own",
         )
+
+
+def _late(what: str, ttl: float) -> Line:
+    return warning(
+        f"{what}, and REDISQ_LEASE_TTL is {ttl:g}",
+        "A worker gives a sign of life four times in the TTL, unless a callback blocks it: then it "
+        "is taken for dead, and its pages are fetched again.",
+        "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL",
+    )
 
 
 def memory(frontier: Frontier) -> Iterator[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -37,14 +38,12 @@ class Exposition:
     """Looks at frontiers, for one caller at a time; remembers what takes how much memory.
 
     Memory is looked at once in `MEMORY_EVERY` seconds, for `MEMORY_TAKES` of a scrape: crawls take
-    turns, at least one a scrape. Until its first turn a crawl has no such figures. No crawl has
-    any for `MEMORY_EVERY` seconds after a server did not answer.
+    turns, at least one a scrape. A crawl has no such figures before its first turn, nor from one
+    that failed to the next.
     """
 
     def __init__(self) -> None:
         self._memory: dict[str, tuple[float, dict[str, Any] | None]] = {}
-        self._memory_from = -math.inf
-        """When memory is looked at, and told of, again, after a server did not answer."""
 
     def text(self, frontiers: Sequence[Frontier], *, up: bool = True) -> bytes:
         """All metrics. Redis may be away: then ``redisq_up`` is 0, as it is if ``up`` is False
@@ -93,8 +92,7 @@ class Exposition:
         names = {frontier.name for frontier in told}
         self._memory = {name: look for name, look in self._memory.items() if name in names}
         self._measure(told)
-        if time.monotonic() >= self._memory_from:
-            self._tell_memory(families, servers=up)
+        self._tell_memory(families, servers=up)
         families["redisq_look_duration_seconds"].add_metric([], time.monotonic() - began)
         families["redisq_up"].add_metric([], int(up))
 
@@ -125,15 +123,12 @@ class Exposition:
 
         for frontier in sorted(frontiers, key=looked_at):
             now = time.monotonic()
-            if now < self._memory_from or now - looked_at(frontier) < MEMORY_EVERY:
+            if now - looked_at(frontier) < MEMORY_EVERY:
                 return
             memory = None
-            try:
+            # Of a server that does not answer, or by something foreign in the keys of this one.
+            with contextlib.suppress(redis.RedisError, RedisqError, OSError):
                 memory = frontier.memory()
-            except FrontierError:
-                pass  # something foreign in the keys of this one
-            except (redis.RedisError, RedisqError, OSError):
-                self._memory_from = time.monotonic() + MEMORY_EVERY
             self._memory[frontier.name] = now, memory
             if time.monotonic() - began > MEMORY_TAKES:
                 return
