@@ -18,6 +18,8 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
+from scrapy_redisq.control.words import time_text
+
 Cell = str | Text
 
 PIPE_WIDTH = 120
@@ -81,22 +83,10 @@ def can_refresh(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
-def duration(seconds: float) -> str:
-    """A length of time in its two largest units: "42 s", "3 m 12 s", "2 d 5 h"."""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3_600:
-        return f"{whole // 60} m {whole % 60} s"
-    if whole < 86_400:
-        return f"{whole // 3_600} h {whole % 3_600 // 60} m"
-    return f"{whole // 86_400} d {whole % 86_400 // 3_600} h"
-
-
 def ago(at: str) -> str:
     """How long ago a UTC time in ISO format is, by this machine's clock."""
-    now = datetime.now(timezone.utc)
-    return duration((now - datetime.fromisoformat(at)).total_seconds())
+    passed = datetime.now(timezone.utc) - datetime.fromisoformat(at)
+    return time_text(max(0, int(passed.total_seconds())))
 
 
 def rate(per_second: float | None) -> str:
@@ -121,7 +111,7 @@ def table(
     )
     for i in shown:
         if i == 0 or columns[i] in left:
-            longest = max(len(word) for row in rows for word in f"{row[i]} -".split())
+            longest = max((len(word) for row in rows for word in str(row[i]).split()), default=0)
             table.add_column(columns[i], overflow="fold", min_width=min(longest, NARROWEST))
         else:
             table.add_column(columns[i], justify="right", no_wrap=True)
@@ -237,8 +227,7 @@ def by_process(workers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | None]) -> Table:
     rows: list[list[Cell]] = []
     for worker in by_process(workers):
-        seconds = worker["seen_ago"]
-        heard = f"{duration(seconds) if seconds >= 60 else f'{seconds:.1f} s'} ago"
+        heard = f"{time_text(worker['seen_ago'])} ago"
         rows.append(
             [
                 f"{clean(worker['host'])}:{worker['pid']}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
@@ -16,9 +15,8 @@ from rich.text import Text
 
 from scrapy_redisq.commands.display import clean, console, one_line
 from scrapy_redisq.commands.options import add_command, add_frontier, add_json
-from scrapy_redisq.commands.project import MOST_NAMES, Project
-from scrapy_redisq.control.stored import frontier_names
-from scrapy_redisq.errors import ServerError
+from scrapy_redisq.commands.project import Project, only_frontier
+from scrapy_redisq.errors import FrontierError, ServerError
 from scrapy_redisq.ops.doctor import Level, Line, Report
 from scrapy_redisq.ops.doctor import project as settings_of_project
 from scrapy_redisq.ops.doctor.examination import examine, unreachable
@@ -91,16 +89,12 @@ def of_settings(project: Project) -> Iterable[Line]:
 
 
 def _only_frontier(server: Server, report: Report) -> str | None:
-    with contextlib.closing(server.client()) as client:
-        try:
-            names, others = frontier_names(client)
-        except redis.ResponseError:  # SCAN is denied, which is said where the rights are
-            return None
-    if len(names) == 1 and not others:
-        return names[0]
-    if names:
-        text = f"frontiers: {', '.join(names[:MOST_NAMES])}"
-        report.add("Server", [note(text, "None of them was looked at.", "a name, to look at one")])
+    try:
+        return only_frontier(server)
+    except FrontierError as error:
+        report.add("Server", [note(str(error), "None was looked at.", "a name, to look at one")])
+    except redis.ResponseError:  # SCAN is denied, which is said where the rights are
+        pass
     return None
 
 

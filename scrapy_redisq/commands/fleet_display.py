@@ -12,7 +12,7 @@ from rich.text import Text
 
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.status import Rates
-from scrapy_redisq.control.words import size_text
+from scrapy_redisq.control.words import size_text, time_text
 from scrapy_redisq.ops.autoscale import Supervisor
 
 LINE_EVERY = 30.0
@@ -103,7 +103,7 @@ def _processes(supervisor: Supervisor) -> RenderableType:
         (
             f"worker {process.number}",
             str(process.pid),
-            display.duration(process.age),
+            time_text(process.age),
             size_text(process.rss),
             Text("stopping", style="yellow") if process.stopping else "",
         )

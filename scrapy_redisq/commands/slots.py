@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scrapy_redisq.commands.display import ago, can_refresh, clean, console, duration, table
+from scrapy_redisq.commands.display import ago, can_refresh, clean, console, table
 from scrapy_redisq.commands.options import (
     add_command,
     add_frontier,
@@ -26,7 +26,7 @@ from scrapy_redisq.commands.options import (
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.watching import show
 from scrapy_redisq.control import Frontier, SlotStatus
-from scrapy_redisq.control.words import counted
+from scrapy_redisq.control.words import counted, time_text
 from scrapy_redisq.frontier.limits import OPTION_TAKES, SlotLimit, parse_limit
 
 SHOWN = 50
@@ -257,18 +257,18 @@ def slot_table(frontier: str, shown: Sequence[SlotStatus], counts: Counter[str])
 def _next_start(slot: SlotStatus) -> str:
     if slot.next_start is None or not slot.queued:
         return ""
-    return _seconds(slot.next_start, ".1f") if slot.next_start >= 0.05 else "now"
+    return time_text(slot.next_start) if slot.next_start >= 0.05 else "now"
 
 
-def _seconds(seconds: float, digits: str) -> str:
-    return duration(seconds) if seconds >= 60 else f"{seconds:{digits}} s"
+def _apart(seconds: float) -> str:
+    return f"{time_text(seconds) if seconds >= 60 else f'{seconds:.3g} s'} apart"
 
 
 def limit_text(limit: SlotLimit) -> str:
     """A limit in words: "2 s apart, 30/m, 2 at a time"."""
     parts = []
     if limit.delay:
-        parts.append(f"{_seconds(limit.delay, '.3g')} apart")
+        parts.append(_apart(limit.delay))
     if limit.rate:
         parts.append(rate_text(limit.rate) + (f" burst {limit.burst:,}" if limit.burst > 1 else ""))
     if limit.concurrency:
@@ -292,8 +292,7 @@ def _limits_of(slot: SlotStatus) -> Text:
         style = "cyan" if slot.limit_from == "person" else "dim"
         parts.append(Text.assemble(limit_text(slot.limit), (f" ({slot.limit_from})", style)))
     if slot.delay_from in {"robots.txt", "AutoThrottle"}:
-        delay = f"{_seconds(slot.delay, '.2g')} apart"
-        parts.append(Text.assemble(delay, (f" ({slot.delay_from})", "dim")))
+        parts.append(Text.assemble(_apart(slot.delay), (f" ({slot.delay_from})", "dim")))
     return Text(", ").join(parts)
 
 

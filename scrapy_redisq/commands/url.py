@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.text import Text
 
-from scrapy_redisq.commands.display import ago, clean, console, duration, sentence
+from scrapy_redisq.commands.display import ago, clean, console, sentence
 from scrapy_redisq.commands.options import add_command, add_json, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.words import utc
+from scrapy_redisq.control.words import time_text, utc
 from scrapy_redisq.errors import FrontierError
 
 STYLES = {"dead": "bold red", "unknown": "yellow", "leased": "green", "queued": "green"}
@@ -127,7 +127,7 @@ def _where(told: Mapping[str, Any]) -> str:
         since = f", since {ago(told['since'])}" if told["since"] else ""
         return f"Worker {told['worker']} has it{since}."
     if state == "delayed":
-        return f"It waits for its time, due in {duration(told['due_in'])} ({told['due']})."
+        return f"It waits for its time, due in {time_text(told['due_in'])} ({told['due']})."
     if state == "queued":
         return (
             f"It waits in the queue of {told['slot']}, priority {told['priority']}, behind "

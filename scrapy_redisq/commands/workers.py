@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scrapy_redisq.commands.display import Cell, ago, by_process, clean, duration, table
+from scrapy_redisq.commands.display import Cell, ago, by_process, clean, table
 from scrapy_redisq.commands.options import add_command, add_frontier, add_json, add_watch
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.watching import show
-from scrapy_redisq.control.words import counted, size_text
+from scrapy_redisq.control.words import counted, size_text, time_text
 
 _DONE = {
     "quiet": "told to be quiet: nothing more is claimed and what is held is finished, until they "
@@ -156,8 +156,8 @@ def worker_table(workers: Sequence[Mapping[str, Any]]) -> RenderableType:
             _state(worker),
             *(f"{worker[name]:,}" for name in ("leased", "pages", "items")),
             _known(worker["pages_per_minute"], "{:,.1f}".format),
-            f"{_known(worker['cpu_seconds'], duration)}\n{_known(worker['rss_bytes'], size_text)}",
-            f"{ago(worker['since'])}\n{duration(worker['seen_ago'])} ago",
+            f"{_known(worker['cpu_seconds'], time_text)}\n{_known(worker['rss_bytes'], size_text)}",
+            f"{ago(worker['since'])}\n{time_text(worker['seen_ago'])} ago",
         )
         for worker in by_process(workers)
     ]

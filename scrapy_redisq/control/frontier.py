@@ -215,7 +215,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
             while seeds:
                 joined = joined or self._begin()
                 shard, part, others = self._parted(seeds, joined)
-                outcome: str = self._run(self._call(shard, part, joined))
+                outcome: str = self._run(self._push_call(shard, part, joined))
                 if outcome == "sealed":
                     try:
                         self._drive(runs.open_shard(self.name, shard, joined.run))
@@ -307,7 +307,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
             (part if fits else others).append(seed)
         return shards[0], part, others
 
-    def _call(self, shard: int, seeds: list[Seed], joined: calls.Joined) -> Any:
+    def _push_call(self, shard: int, seeds: list[Seed], joined: calls.Joined) -> Any:
         """What pushes to one shard; see `calls.push`."""
         seen = seen_filter(joined.config)
         queues: dict[tuple[str, str], int] = {}

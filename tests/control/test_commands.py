@@ -337,27 +337,6 @@ class TestSlots:
 
 
 class TestPush:
-    def test_bad_ones(self, redisq: Redisq, frontier: Frontier) -> None:
-        """Each bad one is reported with its number, code 1; the others are pushed."""
-        ran = redisq(
-            "push",
-            "books",
-            "https://a.example/",
-            "ftp://a.example/",
-            "javascript:alert(1)",
-            '{"url": "https://b.example/", "priority": 1.5}',
-            '{"url": ',
-            '{"link": "https://c.example/"}',
-            '["https://c.example/"]',
-            "https://d.example/",
-        )
-        assert ran.code == 1
-        assert ran.out == "books: 2 new requests, 0 duplicates, 6 bad\n"
-        assert [line.split(":")[0] for line in ran.err.splitlines()] == [
-            f"argument {number}" for number in (2, 3, 4, 5, 6, 7)
-        ]
-        assert frontier.status()["queued"] == 2
-
     def test_stdin(
         self, redisq: Redisq, frontier: Frontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -408,7 +387,7 @@ class TestPush:
         they are told, and noted, and so is what was wrong with them."""
         path = tmp_path / "urls"
         path.write_text("no url\n" + "".join(f"https://a.example/{n}\n" for n in range(900)))
-        pushes, push_part = itertools.count(), Frontier._call
+        pushes, push_part = itertools.count(), Frontier._push_call
 
         def push_till_it_stops(self: Frontier, *args: Any) -> str:
             if next(pushes):
@@ -417,7 +396,7 @@ class TestPush:
                 frontier.client.config_set("maxmemory", 1)
             return push_part(self, *args)
 
-        monkeypatch.setattr(Frontier, "_call", push_till_it_stops)
+        monkeypatch.setattr(Frontier, "_push_call", push_till_it_stops)
         with path.open() as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
             try:

@@ -95,7 +95,7 @@ class TestPushFromStdin:
         assert "Ctrl-D" in ran.err
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_terminals_without_utf_8(
     redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
