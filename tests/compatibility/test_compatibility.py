@@ -35,8 +35,7 @@ NEEDS = {"images": "PIL"}
 EVERY = "all"
 GROUPS = {
     "twice": Group("CrawlerProcess", ("follow", "generators"), twice="follow", ours=("one",)),
-    "async_runner": Group("AsyncCrawlerRunner", ("follow", "generators"), ours=("two",)),
-    "runner": Group("CrawlerRunner", ("follow", "rules"), ours=("one",)),
+    "async_runner": Group("AsyncCrawlerRunner", ("follow", "rules"), ours=("two",)),
     "no_reactor": Group(
         "asyncio.run",
         ("follow", "robots", "redirects", "retries", "generators", "judged", "idle"),

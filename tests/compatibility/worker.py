@@ -17,13 +17,7 @@ from typing import Any, TypedDict
 
 from itemadapter import ItemAdapter
 from scrapy import signals
-from scrapy.crawler import (
-    AsyncCrawlerProcess,
-    AsyncCrawlerRunner,
-    Crawler,
-    CrawlerProcess,
-    CrawlerRunner,
-)
+from scrapy.crawler import AsyncCrawlerProcess, AsyncCrawlerRunner, Crawler, CrawlerProcess
 from scrapy.settings import Settings
 from scrapy.spiderloader import SpiderLoader
 from scrapy.utils.defer import deferred_from_coro
@@ -41,7 +35,7 @@ class Crawl(TypedDict):
 
 class Job(TypedDict):
     how: str
-    """AsyncCrawlerProcess, CrawlerProcess, AsyncCrawlerRunner, CrawlerRunner or asyncio.run."""
+    """AsyncCrawlerProcess, CrawlerProcess, AsyncCrawlerRunner or asyncio.run."""
     crawls: list[Crawl]
     settings: dict[str, Any]
     report: str
@@ -142,18 +136,10 @@ def main(job: Job) -> None:
     elif how == "asyncio.run":
         asyncio.run(by_runner())
     else:
-        from twisted.internet.defer import DeferredList  # noqa: PLC0415
         from twisted.internet.task import react  # noqa: PLC0415
 
-        def by_deferreds() -> Any:
-            runner = CrawlerRunner(settings)
-            return DeferredList([begin(runner, *each) for each in crawlers()])
-
-        def started(reactor: Any) -> Any:
-            return deferred_from_coro(by_runner()) if how.startswith("Async") else by_deferreds()
-
         try:
-            react(started)
+            react(lambda reactor: deferred_from_coro(by_runner()))
         except SystemExit as ended:
             assert not ended.code, ended
     for one, crawler in made:

@@ -256,7 +256,7 @@ def test_one_that_hangs() -> None:
         ("scrapy crawl books", "books", {}),
         ("scrapy crawl -s A=1 -a x=y books", "books", {"A": "1"}),
         ("scrapy crawl -sB=2 --set=C=3=4 --set D= books", "books", {"B": "2", "C": "3=4", "D": ""}),
-        ("scrapy crawl books -L INFO -o b.jsonl", "books", {}),
+        ("scrapy crawl -L INFO -o -:jsonl books", "books", {}),
         ("uv run scrapy runspider spider.py -o x.jsonl", "spider.py", {}),
         ("scrapy crawl", "", {}),
         ("./crawl.sh books -s A=1", "", {}),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-_parser = argparse.ArgumentParser("scrapy crawl", add_help=False, allow_abbrev=False)
+from scrapy.cmdline import ScrapyArgumentParser
+
+_parser = ScrapyArgumentParser("scrapy crawl", add_help=False, allow_abbrev=False)
 _parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
 _parser.add_argument("-a", dest="arguments", action="append", default=[])
 _parser.add_argument("-o", "-O", "-t", "-L", "--output", "--overwrite-output", "--output-format")
