@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Collection
 from functools import cache
 from itertools import groupby
-from typing import Any, NoReturn
+from typing import Any
 
 from scrapy_redisq.commands import (
     autoscale,
@@ -25,7 +25,6 @@ from scrapy_redisq.commands import (
     workers,
 )
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS
-from scrapy_redisq.reasons import USAGE
 
 COMMANDS = (
     *(status, autoscale, exporter, slots, pause, url, workers, push, dead, reset),
@@ -50,9 +49,6 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_Help, **options)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.format_usage()}{self.prog}: {message}\n")
 
 
 class _Commands(_Parser):

@@ -69,11 +69,6 @@ class DeadLetter:
         return cls(letter_id, **header, entry=entry, digest=digest, claimed_at=claimed_at)
 
     @property
-    def place(self) -> tuple[int, bytes]:
-        """The shard, and the id there."""
-        return place_of(self.id)
-
-    @property
     def has_request(self) -> bool:
         """Whether there is something to requeue. Of what could not be kept at all there is not,
         nor of what scrapy-redisq has not written."""
@@ -96,6 +91,7 @@ class DeadLetter:
             request = _plain(loads_fields(self.entry))
         except Undecodable as undecodable:
             error = str(undecodable)
+        names = ("slot", "priority", "worker", "deliveries")
         return {
             "id": self.id,
             "reason": self.reason,
@@ -104,10 +100,7 @@ class DeadLetter:
             "detail": self.detail,
             "claimed": utc(self.claimed_at) if self.claimed_at else None,
             "at": utc(self.at),
-            "slot": self.slot,
-            "priority": self.priority,
-            "worker": self.worker,
-            "deliveries": self.deliveries,
+            **{name: getattr(self, name) for name in names},
             "request": request,
             "undecodable": error,
         }
@@ -258,7 +251,7 @@ class LetterMethods(StoredFrontier):
         return requeued
 
     def _requeue(self, shard: int, letters: list[DeadLetter]) -> int:
-        same = [(x.place[1], x.digest, forget_retries(x.entry)) for x in letters]
+        same = [(place_of(x.id)[1], x.digest, forget_retries(x.entry)) for x in letters]
         # One with a log of its own may have lost its seal, and with it that the run is over: what
         # is requeued into that would go when the next one begins. So shard 0 is asked first.
         requeued = -1 if shard else self._run(admin.requeue(self.name, shard, same))
@@ -288,7 +281,7 @@ class LetterMethods(StoredFrontier):
         purged: list[str] = []
         try:
             for shard, part in _batches(letters):
-                digests = [(letter.place[1], letter.digest) for letter in part]
+                digests = [(place_of(letter.id)[1], letter.digest) for letter in part]
                 gone = self._run(admin.purge(self.name, shard, digests))
                 purged += [letter.id for letter, was in zip(part, gone, strict=True) if was]
         finally:
@@ -298,7 +291,7 @@ class LetterMethods(StoredFrontier):
 
 def _batches(letters: Iterable[DeadLetter]) -> Iterator[tuple[int, list[DeadLetter]]]:
     """Dead letters for one script each: of one shard, in their order, no more than it can take."""
-    for shard, group in itertools.groupby(letters, key=lambda letter: letter.place[0]):
+    for shard, group in itertools.groupby(letters, key=lambda letter: place_of(letter.id)[0]):
         part: list[DeadLetter] = []
         size = 0
         for letter in group:

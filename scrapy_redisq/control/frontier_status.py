@@ -157,14 +157,12 @@ def workers_of(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 worker_id,
                 {
                     "id": worker_id,
-                    "host": info.get("host", ""),
-                    "pid": number(info.get("pid", 0)),
-                    "spider": info.get("spider", ""),
-                    "release": info.get("release", ""),
-                    "settings": info.get("settings", ""),
+                    **{
+                        name: info.get(name, "")
+                        for name in ("host", "spider", "release", "settings")
+                    },
+                    **{name: number(info.get(name, 0)) for name in ("pid", "pages", "items")},
                     "leased": 0,
-                    "pages": number(info.get("pages", 0)),
-                    "items": number(info.get("items", 0)),
                     "since": utc(number(info.get("since", 0)) / 1e6),
                     "alive": deadline >= now,
                     "told": "",

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.frontier.limits import parse_limit
+from tests.harness.worker import EXACT, NAME, Worker
 
 Opener = Callable[..., Frontier]
 
@@ -31,3 +34,14 @@ def open_frontier(redis_server: RedisServer) -> Iterator[Opener]:
 def frontier(open_frontier: Opener) -> Frontier:
     """The frontier "books", on one server."""
     return open_frontier()
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    """Makes workers of "books" on `each_server`, with limits of the settings by slot."""
+
+    def make(limits: dict[str, dict[str, Any]] | None = None, **options: Any) -> Worker:
+        texts = {slot: parse_limit(given).to_text() for slot, given in (limits or {}).items()}
+        return Worker(client, NAME, options.pop("config", EXACT), limits=texts, **options)
+
+    return make

@@ -7,6 +7,7 @@ from typing import Any
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import NEVER_SUSPECT, Finish, Lease, Reply
 from scrapy_redisq.frontier.run_session import RunSession
@@ -83,3 +84,14 @@ def die(frontier: Frontier, name: str, count: int, reason: str = "download") -> 
     """``count`` requests more become dead letters, at the worker ``name``."""
     frontier.push(f"https://a.example/{name}/{n}" for n in range(count))
     Member(frontier, name).finish("dead", reason, f"by {name}")
+
+
+def waits(**fields: Any) -> Waits:
+    """What a shard's hosts wait for, by default for nothing."""
+    slots = sum(count for count, _ in fields.get("kinds", {}).values())
+    values: dict[str, Any] = {
+        **{"shard": 0, "slots": slots, "due": 0, "busy": 0, "next": -1, "looked": slots},
+        **{"delayed": (0, 0, 0), "aside": (0, 0, 0), "paused": (0, 0, 0), "stuck": -1},
+        **{"keep_alive": False, "waiting": 0, "starting": 0, "parts": 1, "kinds": {}, "starts": -1},
+    }
+    return Waits(**{**values, **fields})

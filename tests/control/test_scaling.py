@@ -15,19 +15,10 @@ from scrapy_redisq.control.scaling import wanted_workers
 from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.limits import parse_limit
+from tests.control.member import waits
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 S = 1_000_000
-
-
-def waits(**fields: Any) -> Waits:
-    slots = sum(count for count, _ in fields.get("kinds", {}).values())
-    values: dict[str, Any] = {
-        **{"shard": 0, "slots": slots, "due": 0, "busy": 0, "next": -1, "looked": slots},
-        **{"delayed": (0, 0, 0), "aside": (0, 0, 0), "paused": (0, 0, 0), "stuck": -1},
-        **{"keep_alive": False, "waiting": 0, "starting": 0, "parts": 1, "kinds": {}, "starts": -1},
-    }
-    return Waits(**{**values, **fields})
 
 
 def alive(pages_per_minute: float | None = None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import redis
@@ -17,12 +16,12 @@ from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
+from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import DownloadResult, Reply, TurnReport
 from scrapy_redisq.frontier.slot_names import slot_name
 from tests.harness.crawl import LATENESS, Run, lateness
-from tests.harness.worker import EXACT, NAME, Worker, ask
+from tests.harness.worker import NAME, Worker, ask
 
 PREFIX = key_prefix(NAME, 0)
 Make = Callable[..., Worker]
@@ -35,18 +34,6 @@ FREE, REFUSED = -2, -1  # as in lua/shared/slots/turns.lua
 def frontier(each_server: RedisServer) -> Iterator[Frontier]:
     with Frontier.from_url(each_server.url, NAME) as frontier:
         yield frontier
-
-
-@pytest.fixture
-def member(client: redis.Redis) -> Make:
-    """Makes workers of the frontier "books", with limits of the settings by slot."""
-
-    def make(limits: dict[str, dict[str, Any]] | None = None, **options: Any) -> Worker:
-        texts = {slot: parse_limit(given).to_text() for slot, given in (limits or {}).items()}
-        config = options.pop("config", EXACT)
-        return Worker(client, NAME, config, limits=texts, **options)
-
-    return make
 
 
 def report(

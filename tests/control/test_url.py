@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import redis
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
@@ -34,11 +33,6 @@ SAME = f"https://{HOST}/search?page=7&q=books#top"
 def frontier(each_server: RedisServer) -> Iterator[Frontier]:
     with Frontier.from_url(each_server.url, NAME) as frontier:
         yield frontier
-
-
-@pytest.fixture
-def member(client: redis.Redis) -> Make:
-    return lambda config=EXACT: Worker(client, NAME, config)
 
 
 def send(worker: Worker, url: str = URL, **options: Any) -> None:

@@ -8,37 +8,26 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.why import explain
-from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.growth import GrowthLimit
-from scrapy_redisq.frontier.limits import parse_limit
 from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.server.condition import Condition
+from tests.control.member import waits
 from tests.harness.command import Redisq
-from tests.harness.worker import EXACT, NAME, Worker, ask
+from tests.harness.worker import NAME, Worker, ask
 
 S = 1_000_000
 Make = Callable[..., Worker]
+LIMITS = {"slow": {"delay": 600}, "one": {"concurrency": 1}}
 
 
 def worker(**fields: Any) -> dict[str, Any]:
     return {"id": "w", "alive": True, "seen_ago": 1.0, **fields}
-
-
-def waits(**fields: Any) -> Waits:
-    slots = sum(count for count, _ in fields.get("kinds", {}).values())
-    values: dict[str, Any] = {
-        **{"shard": 0, "slots": slots, "due": 0, "busy": 0, "next": -1, "looked": slots},
-        **{"delayed": (0, 0, 0), "aside": (0, 0, 0), "paused": (0, 0, 0), "stuck": -1},
-        **{"keep_alive": False, "waiting": 0, "starting": 0, "parts": 1, "kinds": {}, "starts": -1},
-    }
-    return Waits(**{**values, **fields})
 
 
 FULL, GIB = Condition(2**30, 2**30), 2**30
@@ -216,16 +205,6 @@ def frontier(each_server: RedisServer) -> Iterator[Frontier]:
         yield frontier
 
 
-@pytest.fixture
-def member(client: redis.Redis) -> Make:
-    def make(**options: Any) -> Worker:
-        slots = {"slow": {"delay": 600}, "one": {"concurrency": 1}}
-        limits = {slot: parse_limit(given).to_text() for slot, given in slots.items()}
-        return Worker(client, NAME, EXACT, limits=limits, **options)
-
-    return make
-
-
 @pytest.mark.servers("ends")
 def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
     """From its begin to its end, with a host for each thing that hosts wait for."""
@@ -234,7 +213,7 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
         return str(frontier.why()["reason"])
 
     assert reason() == "absent"
-    first, second = member(), member()
+    first, second = member(LIMITS), member(LIMITS)
     first.exchange(starting=True)
     assert reason() == "starting"
     for slot in ("slow", "one", "bad", "held"):
@@ -270,7 +249,7 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
 
 def test_more_hosts_than_are_looked_at(frontier: Frontier, member: Make) -> None:
     """The figures are estimates then, and all parts of the look are taken in."""
-    worker = member(terms=RunTerms(keep_alive=True))
+    worker = member(LIMITS, terms=RunTerms(keep_alive=True))
     ask(worker, 0)
     assert frontier.why()["reason"] == "idle"
     for n in range(250):
@@ -312,12 +291,12 @@ def test_a_primary_without_replicas(each_server: RedisServer) -> None:
 def test_a_paused_crawl(frontier: Frontier, member: Make) -> None:
     """Nothing is claimed, also by workers and of hosts that come later, and in the next run; each
     is told so, until it is resumed."""
-    first = member()
+    first = member(LIMITS)
     first.send(["https://a/1", "https://a/2"], slot="a")
     (lease, *_) = ask(first, 1).leases
     frontier.pause_crawl()
     frontier.pause_crawl()
-    later = member()
+    later = member(LIMITS)
     first.send(["https://b/1"], slot="b")
     for worker in (first, later):
         reply = ask(worker)
@@ -341,6 +320,6 @@ def test_a_paused_crawl(frontier: Frontier, member: Make) -> None:
     for worker in (first, later):
         worker.leave()
     assert frontier.status()["state"] == "complete"
-    next_run = member()
+    next_run = member(LIMITS)
     next_run.send(["https://a/3"], slot="a")
     assert (ask(next_run).leases, ask(next_run).told) == ([], "paused")
