@@ -43,8 +43,7 @@ class Link:
 
 @dataclass(eq=False, slots=True)
 class Post:
-    """The links of a page that its end has left in the page's shard, until they are ``delivered``:
-    none of them is unsafe any more."""
+    """The links that the end of a page has left in its shard, until none of them is ``unsafe``."""
 
     id: str
     unsafe: int
@@ -56,11 +55,10 @@ class Enqueue:
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
 
     ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
-    ``identity`` is what a request without ``fingerprint`` is known by, and ``asked`` which set is
-    asked about it (``calls.STARTS``, ``calls.RECENT``, or 0: none). ``page`` is
-    the lease whose page asked for it; None: no page stands for it, and it is sent again if the
-    server loses it. ``tag`` is handed back with the outcome. ``link`` is there if the page is one
-    of another shard, on another server: then it is sent again, too.
+    ``identity``: what a request without ``fingerprint`` is known by; ``asked``: in which set
+    (``calls.STARTS``, ``calls.RECENT``, 0: none). ``page``: the lease whose page asked, None:
+    no page stands for it. ``link``: that page is on another server. In both cases it is sent again
+    if the server loses it. ``tag`` is handed back with the outcome.
     """
 
     slot: str
@@ -82,12 +80,11 @@ Ending = Literal["done", "released", "dead", "backed_off", "retried"]
 @dataclass(frozen=True)
 class Finish:
     """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
-    exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody),
-    "backed_off" (released, with the entry that takes the place of the old one), "retried" (the
-    entry, with its priority and delay in ms, takes the place of the old one).
+    exception and the HTTP status; ``foreign``: enqueued by nobody), "backed_off" (released, as the
+    ``entry``), "retried" (as the ``entry``, with its priority and delay in ms).
 
     ``links`` were sent to other shards: those that are not safe are posted in the same step.
-    ``record``: what is kept of it in the history, by what it is known by.
+    ``record``: what is kept in the history, by what it is known by.
     """
 
     lease: str

@@ -49,21 +49,20 @@ def _size(operation: Operation) -> int:
 
 
 class Outgoing:
-    """Operations from when they are handed in until they are acknowledged.
+    """Operations from when they are handed in until they are acknowledged, in their order: so no
+    prefix of what is sent ends a page without its requests.
 
-    A page's requests stand before the page's end, or go with it, so no prefix of what is sent ends
-    a page without its requests. ``acked`` is the number of the last exchange that was answered,
-    ``in_flight`` the batch of the next number, once that was made.
+    ``acked`` is the number of the last exchange that was answered, ``in_flight`` the batch of the
+    next number, once that was made; ``requests``: how many operations add one. The batch
+    ``may_arrive``: it was sent, and not answered. The server may have applied it or will, if it
+    arrives late, so nothing else may be sent under its number.
     """
 
     def __init__(self) -> None:
         self.acked = 0
         self.in_flight: Batch | None = None
         self.may_arrive = False
-        """The batch was sent, and not answered. The server may have applied it or will, if it
-        arrives late, so nothing else may be sent under its number."""
         self.requests = 0
-        """Of the operations, those that add a request."""
         self.tally: Counter[str] = Counter()
         self.download_results: list[DownloadResult] = []
         self.statuses: dict[str, int] = {}
@@ -146,11 +145,8 @@ class Outgoing:
         self.may_arrive = False
 
     def halve(self) -> Operation | None:
-        """The script failed, and will again: the next exchange carries half as much.
-
-        -> the operation that has failed alone, while an exchange without any passes. It is taken
-        out. If an exchange without any fails, none is at fault.
-        """
+        """The script failed, and will again: the next exchange carries half as much. -> the
+        operation that has failed alone, while an exchange without any passes; it is taken out."""
         number = len(self.flying)
         self._take_back()
         culprit = self._unsent.popleft() if number == 1 and self._probed else None

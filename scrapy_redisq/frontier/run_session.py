@@ -94,11 +94,9 @@ class RunSession:
         try:
             return await running
         except ServerBusy:
-            # After a failover the address leads to another server, but a connection that is open
-            # stays with the demoted one, which refuses writes for ever. (A cluster tells who has
-            # taken over.)
+            # After a failover an open connection stays with the demoted server, which refuses
+            # writes for ever. A cluster tells who has taken over.
             if isinstance(self.client, redis.asyncio.Redis):
-                # Those in use will be told so themselves; the listener's is of no weight.
                 await self.client.connection_pool.disconnect(inuse_connections=False)
             raise
 
@@ -208,8 +206,7 @@ class RunSession:
         return self.joined.config.has_several_logs
 
     def link_to(self, slot: str, page: ShardSession) -> Link | None:
-        """What becomes of a request of ``slot`` that a page of another shard has asked for; None if
-        the same log has both."""
+        """For a request of ``slot`` that a page has asked for; None if the same log has both."""
         return Link() if self.has_several_logs and self.shard_of(slot) is not page else None
 
     def waiting(self) -> int:
@@ -221,8 +218,7 @@ class RunSession:
         return any(session.unsafe.bytes > most for session in self.sessions)
 
     def unfinished(self) -> int:
-        """Requests of the frontier that are not finished, as the last exchanges told, and what has
-        not been sent yet."""
+        """Requests that are not finished, as the last exchanges told, and what was not sent yet."""
         told = sum(reply.created - reply.finished for reply in self._last_replies())
         return told + self.waiting()
 
@@ -344,9 +340,8 @@ class RunSession:
                 self.worker.completed(self._missing)
 
     async def _make_certain(self) -> None:
-        """Make sure that it was the server that counts which has said so, and ask all shards once
-        more: on one that another has replaced everything may be finished, although workers have
-        added to the other one since."""
+        """Make sure that the server that counts has said so, and ask all shards once more: a server
+        that was replaced does not know what workers have added to its successor."""
         try:
             await self.confirm_primary()
         except TROUBLE as error:

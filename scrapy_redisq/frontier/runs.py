@@ -98,9 +98,8 @@ def first_look(name: str, started: float, config: FrontierConfig) -> Steps[tuple
     """-> when a worker was ``started`` (a time.monotonic()), in us by shard 0's clock, and what
     keeps the dupefilter of ``config``.
 
-    A worker asks before it joins for the first time. A join that is on its way for long, or is sent
-    again, then makes nobody younger, and neither does a clock that is put forward. An answer that
-    takes long says little, so there is a second question, and a third.
+    A worker asks before it joins for the first time: a join that is on its way for long makes it no
+    younger. An answer that takes long says little, so there is a second question, and a third.
     """
     backend = config.backend
     answers: list[tuple[float, int]] = []
@@ -193,12 +192,9 @@ def _join_shard(
 
 
 def _check_shard_0(name: str, config: FrontierConfig, young: float = 0.0) -> Steps[int]:
-    """Raises `ShardLost` if shard 0 has lost a run that is unfinished on others. It would begin
-    another one.
-
-    That may be so if the lost run began less than ``young`` seconds ago: what shard 0 had of it is
-    asked for again. -> when that run began, else 0.
-    """
+    """Raises `ShardLost` if shard 0 has lost a run that is unfinished on others, unless that began
+    less than ``young`` seconds ago: what shard 0 had of it is asked for again. -> when it began,
+    else 0."""
     later = 0
     for shard in config.shard_numbers(name)[1:]:
         found: calls.Look = yield calls.look(name, shard)
@@ -245,12 +241,10 @@ def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
 def is_idle(name: str, shards: Sequence[int], workers: Sequence[str] = ()) -> Steps[bool]:
     """Whether everything is finished on all ``shards``, as a worker that is still there sees it.
 
-    ``workers``: its ids on shards with logs of their own. The first look leaves a mark there: one
-    that has lost the end of its log between the two looks may have created as much again.
-
-    As Mattern's four counters do it, all shards are looked at twice: something that moves from one
-    to the other during the first look has been created by the second.
-    Friedemann Mattern, "Algorithms for distributed termination detection" (1987).
+    All shards are looked at twice: something that moves from one to the other during the first look
+    has been created by the second (Mattern's four counters, "Algorithms for distributed termination
+    detection", 1987). ``workers``: its ids on shards with logs of their own. The first look leaves
+    a mark there: one that has lost the end of its log since may have created as much again.
     """
     looks, mark = [], new_id()
     for key in ("mark", "marked"):
@@ -281,11 +275,11 @@ def open_shard(name: str, shard: int, run: str) -> Steps[None]:
 
 
 def reset(name: str, shards: Iterable[int], *, force: bool) -> Steps[None]:
-    """Delete a frontier, and its ``shards``: those of former runs, too.
+    """Delete a frontier, and its ``shards``: those of former runs, too. Raises `FrontierInUse`
+    while workers live, unless forced.
 
-    Raises `FrontierInUse` while workers live, unless forced.
-    First shard 0 says so, so that whoever comes meanwhile begins a new run, which is left alone.
-    It is also the last one to go: until then a reset that was interrupted can be done again.
+    First shard 0 says so: whoever comes meanwhile begins a new run, which is left alone. It is also
+    the last one to go, so that a reset that was interrupted can be done again.
     """
     status, number = yield calls.clear(name, 0, everything=True, mark=True, force=force)
     if status == "in_use":

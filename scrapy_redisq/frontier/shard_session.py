@@ -68,14 +68,14 @@ CONDEMNED: DeadReason = "script"
 class ShardSession:
     """One worker's part in one shard.
 
-    ``held``: the leases; ``suspects``: those of them that so many workers died with that these may
-    have died of them. ``wanted``: entries that the exchange under way may claim, None while there
-    is none; with ``wants_suspect`` one of them may be a suspect. ``asked_at``: when it was last
-    asked for some (time.monotonic()). ``last``: what was said last, None if nothing was since the
-    worker has joined. ``is_silent``: the last attempt had no answer, so the next one claims
-    nothing. ``is_void``: the worker has to join this shard again. ``asks_since``: when the exchange
-    under way began, 0: there is none. ``said_starting``: by the last exchange the worker may add
-    requests of its own.
+    ``held``: the leases; ``suspects``: leases that earlier workers may have died of. ``dead``: dead
+    letters of the shard. ``is_void``: the worker has to join this shard again.
+
+    Of the exchange under way: ``wanted`` entries may be claimed, None: there is none; with
+    ``wants_suspect`` one of them may be a suspect; it began at ``asks_since`` (time.monotonic()).
+    Of the last ones: ``asked_at`` entries were wanted; ``last`` is the last reply since the worker
+    has joined; ``said_starting``: the worker may add requests of its own; ``is_silent``: there was
+    no answer, so the next one claims nothing.
     """
 
     def __init__(
@@ -90,7 +90,6 @@ class ShardSession:
         self.held: dict[str, Lease] = {}
         self.suspects: set[str] = set()
         self.dead = 0
-        """Dead letters of this shard, by the last reply."""
         self.unsafe = Unsafe(
             terms.rewind,
             run_session.server.primary_vouched,
@@ -127,11 +126,8 @@ class ShardSession:
             self.suspects.discard(operation.lease)
 
     def finish(self, finish: Finish, links: Sequence[Enqueue] = ()) -> None:
-        """Take the end of a lease. It is sent when all requests that came of it have been taken.
-
-        On its own shard the order of what is sent sees to that. Other shards have logs of their
-        own: what of ``links`` is not safe there goes with the end of the lease, as a post.
-        """
+        """Take the end of a lease, after all requests that came of it. What of ``links``, to shards
+        with logs of their own, is not safe there goes with it, as a post."""
         self.add(replace(finish, links=links) if links else finish)
 
     def unended(self) -> int:
@@ -147,8 +143,7 @@ class ShardSession:
 
     @property
     def is_unsafe(self) -> bool:
-        """Whether the server may yet lose what no page of its own stands for, or its begin of the
-        run; also of what is on its way there."""
+        """As `Unsafe.may_lose`, also of what is on its way there."""
         return self.unsafe.may_lose or any(map(self.unsafe.size_of, self.outgoing.flying))
 
     # An exchange, without any network
@@ -169,12 +164,10 @@ class ShardSession:
         """The next exchange, or the last one again if its reply never came.
 
         ``want`` entries are claimed at most, no more than make ``most`` leases of this shard; of
-        one slot at most ``slot_limit`` or ``room[slot]``, and of those that may be what their
-        workers died of at most ``suspects``.
-        ``starting``: this worker may still add start requests, as it may while something waits
-        behind this exchange; when it no longer does, ``seeded`` says that they were all added.
-        ``turns``: what was done with the turns. ``told``: what people are told (pages, items,
-        report).
+        one slot at most ``slot_limit`` or ``room[slot]``, and at most ``suspects``.
+        ``starting``: this worker may still add start requests; when it no longer does, ``seeded``
+        says that they were all added. ``turns``: what was done with the turns. ``told``: what
+        people are told (pages, items, report).
         """
         terms, outgoing = self.run_session.terms, self.outgoing
         batch = outgoing.batch(self.held, self._begun_to_tell())
@@ -228,10 +221,8 @@ class ShardSession:
         return sorted(begun - self._told_begun)
 
     def received(self, reply: Reply, *, confirmed: bool = False) -> Reply:
-        """Take a reply in. Its ``leases`` become those that were not known before.
-
-        ``confirmed``: replicas have what was sent, and so all before it.
-        """
+        """Take a reply in. Its ``leases`` become those that were not known before. ``confirmed``:
+        replicas have what was sent, and so all before it."""
         batch = self.outgoing.answered() if reply.status in {"ok", "replayed"} else None
         if batch is None:
             return reply
@@ -263,11 +254,8 @@ class ShardSession:
             post.delivered(id)
 
     def failed(self, error: str) -> bool:
-        """The script failed, and will again: find the operation at fault, by halving.
-
-        One that fails alone, while an exchange without any passes, becomes a dead letter. -> False
-        if it fails without any, too: then none is at fault, and nothing is sent until it passes.
-        """
+        """The script failed, and will again: find the operation at fault, by halving. It becomes a
+        dead letter. -> False if the script fails without any operation, too."""
         carried = bool(self.outgoing.flying)
         culprit = self.outgoing.halve()
         if culprit is not None:
@@ -286,13 +274,9 @@ class ShardSession:
         return carried
 
     def rejoined(self, run: str, worker: str) -> None:
-        """Go on as a new worker after the old one was reaped or its history lost.
-
-        Leases are forgotten: other workers have them or will. What was not acknowledged is sent
-        again, finishes too: the frontier counts them as stale, and they end nobody's lease. What no
-        page stands for is sent again even if it was acknowledged lately: the server may have lost
-        it.
-        """
+        """Go on as a new worker. Leases are forgotten: other workers have them or will. What was
+        not acknowledged is sent again: finishes are stale by now, and end nobody's lease. What no
+        page stands for and was acknowledged lately is sent, too: the server may have lost it."""
         self.outgoing.begin_anew()
         self.outgoing.put_first([*self.unsafe.rejoined()])
         self.run, self.worker = run, worker
@@ -360,8 +344,8 @@ class ShardSession:
         )
 
     def may_add(self) -> tuple[bool, bool]:
-        """(The worker may yet add requests that no page of this shard stands for, all its start
-        requests were added.)"""
+        """(Requests may yet be added that no page of this shard stands for, all start requests were
+        added)."""
         starting, seeded = self.run_session.worker.starting()
         return starting or sharing.adds_elsewhere(self, self.run_session.sessions), seeded
 

@@ -219,9 +219,6 @@ class Model:
     run: str = ""
     seeded: bool = False
     """Shard 0 knows that some worker has added all its start requests."""
-    paused: set[tuple[int, str]] = field(default_factory=set)
-    ruled: dict[tuple[int, str], str] = field(default_factory=dict)
-    """(Shard, slot) that a person has paused, or given a limit, which is kept through all runs."""
     applied: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Exchanges by worker; the number of the last one is what the server keeps."""
     torn: bool = False
@@ -278,11 +275,11 @@ class Model:
         """This shard alone is again as it was ``before``."""
         others = {name: entry for name, entry in self.entries.items() if entry.shard != shard}
         self.entries = others | before.of_shard(shard)
-        for name in ("seen", "identities", "paused"):
+        for name in ("seen", "identities"):
             ours, theirs = getattr(self, name), getattr(before, name)
             back = {item for item in theirs if item[0] == shard}
             setattr(self, name, {item for item in ours if item[0] != shard} | back)
-        for name in ("expired", "ruled", "applied"):
+        for name in ("expired", "applied"):
             ours, theirs = getattr(self, name), getattr(before, name)
             for place in [place for place in ours if place[0] == shard]:
                 del ours[place]
@@ -429,6 +426,3 @@ class Model:
             for state in ("dead", "dropped"):
                 assert real.count(state) == len(self.of_shard(shard, state))
             assert set(real.workers) == {worker for at, worker in self.expired if at == shard}
-            assert real.paused == {slot for at, slot in self.paused if at == shard}
-            own = {slot: state["own"] for slot, state in real.slots.items() if "own" in state}
-            assert own == {slot: limit for (at, slot), limit in self.ruled.items() if at == shard}

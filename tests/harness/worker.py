@@ -56,6 +56,16 @@ def fingerprint_of(url: str) -> bytes:
     return sha1(url.encode()).digest()
 
 
+@dataclasses.dataclass
+class Clock:
+    """In the place of the module ``time``: seconds of a clock that a test moves on."""
+
+    ahead: float = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
 class Worker:
     """A member of every shard of one frontier. ``ttl`` and ``age`` in seconds.
 

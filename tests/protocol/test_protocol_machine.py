@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -37,24 +36,14 @@ from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import admin, calls, runs, shard_session, unsafe
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.names import key_prefix, meta_key
-from scrapy_redisq.frontier.operations import DownloadResult, Enqueue, Lease, Reply
+from scrapy_redisq.frontier.operations import Enqueue, Lease, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
-from scrapy_redisq.worker.politeness import turns
-from tests.harness.limited import (
-    LIMITS,
-    Clock,
-    LimitedWorker,
-    Starts,
-    check_claims,
-    let_time_pass,
-)
 from tests.harness.model import Model, read_shard
-from tests.harness.worker import Worker, as_stored, fingerprint_of
+from tests.harness.worker import Clock, Worker, as_stored, fingerprint_of
 
 T = TypeVar("T")
 
@@ -102,10 +91,9 @@ def ids_of(worker: Worker) -> set[str]:
     return {session.worker for session in worker.sessions}
 
 
-class Browser(LimitedWorker):
+class Browser(Worker):
     """A worker with a cache of seen URLs, which is void when its leases are."""
 
-    clock = Clock()
     cache: set[int]
     from_nowhere: list[bytes]
     """Entries of requests that no page stands for."""
@@ -119,7 +107,7 @@ class Browser(LimitedWorker):
 
 class Crawl(RuleBasedStateMachine):
     client: redis.Redis
-    clock = Browser.clock
+    clock = Clock()
     spread = False
     """Each shard has a log of its own."""
 
@@ -130,7 +118,6 @@ class Crawl(RuleBasedStateMachine):
         order=st.sampled_from(["fifo", "lifo"]),
         scheduling=st.sampled_from(["slot", "priority"]),
         filtered=st.booleans(),
-        limit=st.sampled_from(["", "", *LIMITS]),
     )
     def begin(
         self,
@@ -140,12 +127,9 @@ class Crawl(RuleBasedStateMachine):
         order: str,
         scheduling: str,
         filtered: bool,
-        limit: str,
     ) -> None:
         self.client.flushall()
         self.clock.ahead = 0.0
-        self.starts = Starts(self.clock)
-        self.limits = {"*": LIMITS[limit]} if limit and scheduling == "slot" else {}
         self.filtered = filtered  # the start requests are
         self.links = [
             [link % len(site) for link in [*links, page + 1]] for page, links in enumerate(site)
@@ -189,8 +173,6 @@ class Crawl(RuleBasedStateMachine):
 
     def observe(self, worker: Worker, session: ShardSession, reply: Reply) -> None:
         self.model.exchange(session, reply, session.outgoing.flying)
-        if reply.status == "ok" and self.config.scheduling == "slot":
-            check_claims(self.client, NAME, session.worker, session.shard, reply)
         if self.spread:
             self.begin_anew()
         self.ever_done |= {
@@ -227,24 +209,7 @@ class Crawl(RuleBasedStateMachine):
                 self.exchange(worker, 2, shard)
         held = self.held_by(worker)
         picked = held[lease % len(held)] if held else None
-        return (worker, picked) if picked and self.download(worker, picked) else None
-
-    def download(self, worker: Browser, lease: Lease) -> bool:
-        """Whether the worker downloads it, or may begin to now."""
-        if lease.id in worker.downloads:
-            return True
-        if not worker.begin(lease):
-            return False
-        shard = self.shard_of(lease)
-        limit = self.model.ruled.get((shard, lease.slot), self.limits.get("*", "0 0 1 0"))
-        self.starts.check(lease.slot, limit)
-        at_a_time = sum(
-            slot == lease.slot and id not in other.void
-            for other in self.workers
-            for id, (slot, _, _) in other.downloads.items()
-        )
-        assert at_a_time <= (int(limit.split()[3]) or at_a_time), f"{at_a_time} at a time"
-        return True
+        return (worker, picked) if picked else None
 
     def shard_of(self, lease: Lease) -> int:
         return shard_of(lease.slot, self.config.shards)
@@ -260,9 +225,6 @@ class Crawl(RuleBasedStateMachine):
             self.client.zadd(workers, {worker: 1}, xx=True)
             if (shard, worker) in self.model.expired:
                 self.model.expired[shard, worker] = True
-        for one in self.workers:
-            if worker in ids_of(one):
-                one.lose_tokens()
 
     def promote(self) -> None:
         """Make time pass for what is delayed, and for posts."""
@@ -328,8 +290,6 @@ class Crawl(RuleBasedStateMachine):
             self.client,
             NAME,
             self.config,
-            limits=self.limits,
-            back_off=BackOff(give_up=3),
             observe=self.observe,
             on_join=self.joined,
             on_leave=self.left,
@@ -395,8 +355,6 @@ class Crawl(RuleBasedStateMachine):
         for shard in range(self.config.shards):
             self.exchange(worker, pages, shard)
         for lease in self.held_by(worker)[:pages]:
-            if not self.download(worker, lease):
-                continue
             self.browse(worker, lease, delay=delay)
             if not together and worker in self.workers:
                 self.as_the_model()
@@ -523,7 +481,6 @@ class Crawl(RuleBasedStateMachine):
             self.model.rewind(shard, copy.deepcopy(model))
         else:
             self.model = copy.deepcopy(model)
-        self.forget()
 
     @rule(seconds=st.sampled_from([1, 10, 40]))
     @precondition(lambda self: self.spread)
@@ -566,66 +523,6 @@ class Crawl(RuleBasedStateMachine):
         reachable = self.reachable(self.ever_done - given_up)
         assert reachable <= self.ever_done | given_up, "complete too early"
 
-    def forget(self) -> None:
-        """Some limits of slots are no longer known."""
-        # What it does not know of any more it cannot heed.
-        self.starts.forget()
-        for worker in self.workers:
-            worker.lose_tokens()
-            worker.lose_turns()
-
-    @rule(host=st.sampled_from(HOSTS), how=st.sampled_from(["pause", "resume", "", *LIMITS]))
-    @precondition(lambda self: self.config.scheduling == "slot")
-    def rule_a_slot(self, host: str, how: str) -> None:
-        """A person pauses a slot, lets it go on, gives it a limit or takes that back."""
-        shard = shard_of(host, self.config.shards)
-        if how == "pause":
-            assert execute(self.client, admin.pause(NAME, shard, host))
-            self.model.paused.add((shard, host))
-        elif how == "resume":
-            assert execute(self.client, admin.resume(NAME, shard, host))
-            self.model.paused.discard((shard, host))
-        else:
-            assert execute(self.client, admin.limit(NAME, shard, host, LIMITS.get(how, "")))
-            self.model.ruled.pop((shard, host), None)
-            if how:
-                self.model.ruled[shard, host] = LIMITS[how]
-            self.starts.forget(host)
-        for worker in self.workers:
-            worker.void |= {id for id, (slot, _, _) in worker.downloads.items() if slot == host}
-            worker.hears(host)
-
-    @rule(
-        number=numbers,
-        pick=st.integers(0, 3),
-        asked=st.sampled_from([None, None, 3_600.0]),
-    )
-    @precondition(lambda self: self.config.scheduling == "slot")
-    def fail(self, number: int, pick: int, asked: float | None) -> None:
-        """A host answers with 503, and perhaps asks to be left alone."""
-        if picked := self.pick(number, pick):
-            worker, lease = picked
-            outcome = DownloadResult(
-                lease.slot, 503, time.monotonic(), failed=True, retry_after=asked
-            )
-            worker.sessions[self.shard_of(lease)].outgoing.download_results.append(outcome)
-            worker.turns.suspend(lease.slot, asked or 0.0)
-            worker.finish(lease, "released")
-
-    @rule(number=numbers, pick=st.integers(0, 3), well=st.booleans())
-    def begin_a_download(self, number: int, pick: int, well: bool) -> None:
-        """It takes its time; perhaps the host is already known to answer again."""
-        if (picked := self.pick(number, pick)) and well:
-            worker, lease = picked
-            outcome = DownloadResult(lease.slot, 200, time.monotonic(), failed=False)
-            worker.sessions[self.shard_of(lease)].outgoing.download_results.append(outcome)
-
-    @rule(number=numbers)
-    def wait_in_vain(self, number: int) -> None:
-        """What a worker cannot start goes back."""
-        worker = self.worker(number)
-        worker.give_up(lease for lease in worker.to_start() if not worker.turns.soon(lease.slot))
-
     @rule(host=st.sampled_from(HOSTS))
     def drop(self, host: str) -> None:
         """A person gives up what waits in a slot."""
@@ -645,10 +542,6 @@ class Crawl(RuleBasedStateMachine):
             self.requeue()
         else:
             self.promote()
-            self.let_time_pass()
-
-    def let_time_pass(self) -> None:
-        let_time_pass(self.client, NAME, self.config.shards, self.clock, hours=2)
 
     # What others do
 
@@ -761,9 +654,6 @@ class Crawl(RuleBasedStateMachine):
             for shard in range(self.config.shards):
                 self.reap(shard)
         self.requeue()
-        for shard, slot in sorted(self.model.paused):
-            assert execute(self.client, admin.resume(NAME, shard, slot))
-        self.model.paused.clear()
         worker = self.add_worker()
 
         for _ in range(100):
@@ -771,11 +661,9 @@ class Crawl(RuleBasedStateMachine):
             if worker.complete and not worker.holding:
                 break
             for lease in self.held_by(worker):
-                if self.download(worker, lease):
-                    self.browse(worker, lease)
-            self.wait_in_vain(-1)
+                self.browse(worker, lease)
             self.promote()
-            self.let_time_pass()
+            self.clock.ahead += REWIND + 1
         assert worker.complete, [read_shard(self.client, NAME, n) for n in range(3)]
         self.as_the_model()
         # A retry takes the place of what it is a retry of, which has followed no link.
@@ -828,8 +716,8 @@ def test_a_crawl_in_which_everything_goes_wrong(
         spread = several_logs
 
     CrawlHere.client = client
-    for module in (turns, shard_session, unsafe) if several_logs else (turns,):
-        monkeypatch.setattr(module, "time", Browser.clock)
+    for module in (shard_session, unsafe) if several_logs else ():
+        monkeypatch.setattr(module, "time", Crawl.clock)
     run_state_machine_as_test(
         CrawlHere,
         settings=settings(

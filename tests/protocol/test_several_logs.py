@@ -25,8 +25,7 @@ from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from scrapy_redisq.server.connection import open_server
-from tests.harness.limited import Clock
-from tests.harness.worker import EXACT, Worker
+from tests.harness.worker import EXACT, Clock, Worker
 from tests.protocol.test_kept import Process, push
 from tests.protocol.test_runs import in_turn
 
