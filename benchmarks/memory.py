@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common import Result, Target
@@ -34,49 +33,41 @@ BLOOM_GROWING = 9
 COMPRESSED_ROW = "  list-compress-depth 1"
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much is weighed. ``seen``: sizes of dupefilters; ``looks``: at their memory between the
-    designed size and three times of it; ``holders``: workers that hold 100 requests each."""
+SEEN = (1_000_000, 10_000_000)
+"""Sizes of dupefilters."""
 
-    requests: int
-    holders: int
-    slots: int
-    seen: tuple[int, ...]
-    looks: int
-    peer_requests: int
-
-
-FULL = Size(300_000, 100, 20_000, (1_000_000, 10_000_000), 20, 50_000)
-QUICK = Size(1_000, 2, 500, (2_000,), 2, 0)
+LOOKS = 20
+"""At the memory of one between the designed size and three times of it."""
 
 
 def run(*, quick: bool) -> Result:
     """Weigh everything, two at a time: times play no part here."""
-    size = QUICK if quick else FULL
+    requests, slots, of_peers = (1_000, 500, 0) if quick else (300_000, 20_000, 50_000)
+    holders = 2 if quick else 100  # workers that hold 100 requests each
+    sizes, looks = ((2_000,), 2) if quick else (SEEN, LOOKS)
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(2) as pool:
         # The long ones first.
         filters = {
             (backend, number): pool.submit(
-                seen, backend, number, size.looks if number == size.seen[0] else 0
+                seen, backend, number, looks if number == sizes[0] else 0
             )
-            for number in reversed(size.seen)
+            for number in reversed(sizes)
             for backend in backends()
         }
-        sets = {number: pool.submit(seen_by_set, number) for number in reversed(size.seen)}
-        requests, held, of_peers = size.requests, size.holders * MAX_CLAIMS, size.peer_requests
+        sets = {number: pool.submit(seen_by_set, number) for number in reversed(sizes)}
+        held = holders * MAX_CLAIMS
         weighed: list[tuple[str, int, Future[float]]] = []
         for content in CONTENTS:
             plain, compressed = (pool.submit(queued, content, requests, n) for n in (0, 1))
             weighed.append((f"queued: {content.name}", requests, plain))
             weighed.append((COMPRESSED_ROW, requests, compressed))
-            weighed.append(("  leased", held, pool.submit(leased, content, size.holders)))
+            weighed.append(("  leased", held, pool.submit(leased, content, holders)))
             if of_peers:
                 peer = pool.submit(of_peer, content, of_peers, seen=False)
                 weighed.append(("  scrapy-redis, queued", of_peers, peer))
-        idle = pool.submit(idle_slot, size.slots)
-        weighed.append(("slot that was used and is empty", size.slots, idle))
+        idle = pool.submit(idle_slot, slots)
+        weighed.append(("slot that was used and is empty", slots, idle))
         peers_seen = pool.submit(of_peer, CONTENTS[0], of_peers, seen=True) if of_peers else None
 
         def add(what: str, number: int, value: float) -> None:
@@ -84,7 +75,7 @@ def run(*, quick: bool) -> Result:
 
         for what, number, future in weighed:
             add(what, number, future.result())
-        for number in size.seen:
+        for number in sizes:
             for backend in backends():
                 for when, value in filters[backend, number].result().items():
                     add(f"seen, {backend}: {number:,}, {when}", number, value)
