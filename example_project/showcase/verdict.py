@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from shop_site.catalogue import Catalogue
@@ -29,7 +29,8 @@ class Killed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that is known at the end. ``pages`` and ``books`` are the paths of all rows there."""
+    """All that is known at the end. ``pages`` and ``books`` are the paths of all rows there,
+    ``reasons`` with which each worker that was not killed ended."""
 
     shop: Catalogue
     site: SiteLog
@@ -37,7 +38,6 @@ class Outcome:
     pages: Sequence[str]
     books: Sequence[str]
     reasons: Sequence[str]
-    """How each worker that was not killed ended."""
     killed: Killed | None
     kill_wanted: bool
 
@@ -45,25 +45,18 @@ class Outcome:
 def judge(outcome: Outcome) -> list[Check]:
     """All checks, kept or not."""
     shop, site = outcome.shop, outcome.site
-    pages, books = set(shop.pages), {book.path for book in shop.books}
-    lost = len(pages.difference(outcome.pages)) + len(books.difference(outcome.books))
-    rows = len(outcome.pages) + len(outcome.books)
-    doubled = rows - len(set(outcome.pages)) - len(set(outcome.books))
+    doubled = sum(len(rows) - len(set(rows)) for rows in (outcome.pages, outcome.books))
+    untried = site.unvisited_redirects + site.unvisited_missing
     return [
-        _complete("rows of pages", pages, outcome.pages),
-        _complete("rows of books", books, outcome.books),
-        _none("rows missing", lost, "rows are missing in the database"),
+        _complete("rows of pages", set(shop.pages), outcome.pages),
+        _complete("rows of books", {book.path for book in shop.books}, outcome.books),
         _none("rows doubled", doubled, "rows are in the database twice"),
         _fetched_twice(site, outcome.killed),
-        _none(
-            "links left out",
-            site.unvisited_redirects + site.unvisited_missing,
-            "redirects or dead links of the site were never tried",
-        ),
+        _none("links left out", untried, "redirects or dead links of the site were never tried"),
         _none(
             "unknown URLs",
             len(site.unknown),
-            "URLs were asked for that the site does not link to: " + _some(site.unknown),
+            f"URLs were asked for that the site does not link to: {_some(site.unknown)}",
         ),
         _none("left in the frontier", outcome.frontier.left, "requests are left in the frontier"),
         _none("dead letters", outcome.frontier.dead, "requests became dead letters"),
@@ -71,8 +64,8 @@ def judge(outcome: Outcome) -> list[Check]:
     ]
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+def _some(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _none(name: str, number: int, complaint: str) -> Check:
@@ -81,33 +74,31 @@ def _none(name: str, number: int, complaint: str) -> Check:
 
 def _complete(name: str, expected: set[str], found: Sequence[str]) -> Check:
     complaint = ""
-    if lost := sorted(expected.difference(found)):
-        complaint = f"{name}: {len(lost):,} are not there: {_some(lost)}"
-    elif surplus := sorted(set(found) - expected):
+    if lost := expected.difference(found):
+        complaint = f"{name}: {len(lost):,} are missing in the database: {_some(lost)}"
+    elif surplus := set(found) - expected:
         complaint = f"{name}: {len(surplus):,} do not belong there: {_some(surplus)}"
     return Check(name, f"{len(expected):,}", f"{len(found):,}", complaint)
 
 
 def _fetched_twice(site: SiteLog, killed: Killed | None) -> Check:
     """Only what the killed worker held may be fetched again, and only once."""
-    held = killed.held if killed else 0
-    without_need = sorted(
+    held, again = killed.held if killed else 0, len(site.repeated)
+    without_need = [
         path
         for path, pids in site.repeated.items()
         if killed is None or len(pids) > 2 or pids[0] != killed.pid
-    )
+    ]
     complaint = ""
     if without_need:
         complaint = (
             f"{len(without_need):,} URLs were fetched twice that the killed worker did not hold: "
             + _some(without_need)
         )
-    elif len(site.repeated) > held:
-        complaint = (
-            f"{len(site.repeated):,} URLs were fetched twice, but the killed worker held {held:,}"
-        )
+    elif again > held:
+        complaint = f"{again:,} URLs were fetched twice, but the killed worker held {held:,}"
     expected = f"at most {held:,}, held by the killed worker" if killed else "0"
-    return Check("fetched twice", expected, f"{len(site.repeated):,}", complaint)
+    return Check("fetched twice", expected, f"{again:,}", complaint)
 
 
 def _endings(outcome: Outcome) -> Check:
@@ -117,9 +108,5 @@ def _endings(outcome: Outcome) -> Check:
         complaint = f"{len(wrong)} of the workers did not end with 'finished': {_some(wrong)}"
     elif outcome.kill_wanted and outcome.killed is None:
         complaint = "no worker was killed: the crawl was over before half of the pages were fetched"
-    return Check(
-        "exit reasons",
-        "finished",
-        ", ".join(sorted(set(outcome.reasons))) or "none",
-        complaint,
-    )
+    ended = ", ".join(sorted(set(outcome.reasons))) or "none"
+    return Check("exit reasons", "finished", ended, complaint)

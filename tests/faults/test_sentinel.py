@@ -45,16 +45,20 @@ def assert_survived_at(rig: Rig, group: Sentinels, refetch: int | None) -> None:
         assert "unexpected" not in worker.log
 
 
-def refetched_since(rig: Rig, fleet: list[Crawl], hits: int) -> int:
-    """The most pages that may be fetched again: what was held, and what was begun since ``hits``
-    until all of the ``fleet`` were at the new primary, of which the end may be lost."""
+def finish_at_another(rig: Rig, group: Sentinels, fleet: list[Crawl], hits: int) -> None:
+    """Assert S at the new primary. What was held may be fetched again, and what was begun since
+    ``hits`` until all of the ``fleet`` were there, of which the end may be lost."""
     moved = "The primary is 127.0.0.1:"
     wait_until(
         lambda: all(moved in worker.log or not worker.running for worker in fleet),
         30,
         "all workers are at the new primary",
     )
-    return rig.size.workers * MOST_LEASES + len(rig.site.hits) - hits
+    allowed = rig.size.workers * MOST_LEASES + len(rig.site.hits) - hits
+    if rig.size.full:  # else it may be over by now
+        rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
+    rig.finish()
+    assert_survived_at(rig, group, allowed)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +73,7 @@ def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
     hits = len(rig.site.hits)
     group.fail_over()
     group.wait_for_another(rig.server)
-    allowed = refetched_since(rig, fleet, hits)
-    if rig.size.full:  # else it may be over by now
-        rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
-    rig.finish()
-    assert_survived_at(rig, group, allowed)
+    finish_at_another(rig, group, fleet, hits)
     for worker in fleet:
         warnings = rig.warnings(worker, "min-replicas-to-write is 0")
         assert len(warnings) == (0 if min_replicas else 1)
@@ -90,12 +90,8 @@ def test_f66_primary_killed(rig: Rig, kind: str) -> None:
     rig.server.kill()
     late = rig.worker()
     group.wait_for_another(rig.server)
-    allowed = refetched_since(rig, fleet, hits)
-    if rig.size.full:  # else it may be over by now
-        rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
-    rig.finish()
+    finish_at_another(rig, group, fleet, hits)
     assert "Began" not in late.log
-    assert_survived_at(rig, group, allowed)
 
 
 @pytest.mark.full
@@ -108,11 +104,7 @@ def test_f67_old_primary_comes_back(rig: Rig) -> None:
     rig.server.kill()
     group.wait_for_another(rig.server)
     rig.server.start()
-    allowed = refetched_since(rig, fleet, hits)
-    if rig.size.full:
-        rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
-    rig.finish()
-    assert_survived_at(rig, group, allowed)
+    finish_at_another(rig, group, fleet, hits)
 
 
 def test_f68_sentinels_away(rig: Rig) -> None:

@@ -100,18 +100,15 @@ async def change_hosts(request: web.Request) -> web.Response:
 
 def _rule(frontier: Frontier, given: HostChange, options: dict[str, Any]) -> dict[str, Any]:
     """Many hosts are one line of the action log."""
-    which: str | HostMatch = ""
     if given.match is not None:
         # All of them before the first is changed, which may move other hosts in the list.
         slots = [slot.slot for slot in frontier.slots() if given.match(Host.of(slot))]
-        which = given.match
+        which, acting = str(given.match), frontier.for_many()
     else:
         slots = list(dict.fromkeys(given.hosts or ()))
         which = f"hosts: {', '.join(slots[:3])}{' …' * (len(slots) > 3)}"
-    is_one = given.match is None and len(slots) == 1
-    acting = frontier
-    if not is_one:
-        acting = frontier.for_many()
+        acting = frontier.for_many() if len(slots) > 1 else frontier
+    if acting is not frontier:
         acting.by = ""
     act = getattr(acting, given.action)
     changed = dropped = 0
@@ -121,8 +118,8 @@ def _rule(frontier: Frontier, given: HostChange, options: dict[str, Any]) -> dic
             dropped += told if given.action == "drop" else 0
             changed += 1
     finally:
-        if not is_one:
-            frontier.note(given.action, str(which), changed)
+        if acting is not frontier:
+            frontier.note(given.action, which, changed)
     return {"changed": changed, "dropped": dropped}
 
 
