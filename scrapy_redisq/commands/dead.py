@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -17,12 +16,11 @@ from scrapy_redisq.commands.export import export, purge_exported
 from scrapy_redisq.commands.options import add_command, add_json, add_limit, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import DeadLetter, Frontier
+from scrapy_redisq.control.dead_letters import place_of
 from scrapy_redisq.control.words import counted, utc
 
 SHOWN = 20
 """Dead letters listed for people if nobody says how many."""
-
-_LETTER_ID = re.compile(r"[0-9]{1,9}-[0-9]+")
 
 Do = Callable[[Namespace, Frontier], int]
 
@@ -94,8 +92,10 @@ def _add_filters(parser: ArgumentParser) -> None:
 
 
 def _letter_id(text: str) -> str:
-    if not _LETTER_ID.fullmatch(text):
-        raise ArgumentTypeError(f"{text!r} is not the id of a dead letter, such as 0-17")
+    try:
+        place_of(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
     return text
 
 

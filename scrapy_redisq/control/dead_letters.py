@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -157,29 +158,16 @@ _header = msgspec.msgpack.Decoder(_Header, strict=False).decode
 
 def place_of(letter_id: str) -> tuple[int, bytes]:
     """The shard of a dead letter, and its id there. Raises ValueError for what is no id."""
-    shard, _, number = letter_id.partition("-")
-    if not (shard.isdecimal() and len(shard) < 10 and number):
+    if not re.fullmatch("[0-9]{1,9}-[0-9]+", letter_id):
         raise ValueError(f"{letter_id!r} is not the id of a dead letter, such as 0-17")
-    # Whatever somebody else has put in the place of a number is kept as it is.
-    return int(shard), number.encode("utf-8", "surrogateescape")
-
-
-def _by_shard(ids: Iterable[str]) -> dict[int, list[bytes]]:
-    """Ids of dead letters by shard, each once, newest first; raises ValueError for what is none."""
-    by_shard: dict[int, set[bytes]] = {}
-    for letter_id in ids:
-        shard, number = place_of(letter_id)
-        by_shard.setdefault(shard, set()).add(number)
-    return {
-        shard: sorted(numbers, key=lambda number: number.zfill(20), reverse=True)
-        for shard, numbers in by_shard.items()
-    }
+    shard, _, number = letter_id.partition("-")
+    return int(shard), number.encode()
 
 
 def _letters(shard: int, found: Iterable[tuple[bytes, bytes | None]]) -> Iterator[DeadLetter]:
     for number, value in found:
         if value is not None:
-            yield DeadLetter.of(f"{shard}-{number.decode('utf-8', 'surrogateescape')}", value)
+            yield DeadLetter.of(f"{shard}-{number.decode()}", value)
 
 
 class LetterMethods(StoredFrontier):
@@ -216,8 +204,11 @@ class LetterMethods(StoredFrontier):
     def dead_letters(self, ids: Iterable[str]) -> Iterator[DeadLetter]:
         """The dead letters of these ids that are there, newest first within each shard. Raises
         ValueError for what is no id."""
-        for shard, numbers in _by_shard(ids).items():
-            left = numbers
+        by_shard: dict[int, set[bytes]] = {}
+        for shard, number in map(place_of, ids):
+            by_shard.setdefault(shard, set()).add(number)
+        for shard, numbers in by_shard.items():
+            left = sorted(numbers, key=int, reverse=True)
             while left:
                 found = self._run(admin.named_letters(self.name, shard, left[:READ_BATCH]))
                 yield from _letters(shard, found)

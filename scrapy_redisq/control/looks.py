@@ -82,11 +82,8 @@ class LookMethods(PastMethods):
         return told
 
     def pause_crawl(self) -> None:
-        """Start nothing of the crawl before `resume_crawl`; what is being downloaded goes on.
-
-        Holds for all hosts and workers, also those that come later, within a second, through
-        restarts and in the next runs. Workers stay. Raises `FrontierError` if there is no frontier.
-        """
+        """Start nothing of the crawl before `resume_crawl`, as `pause` does of a slot. Workers
+        stay. Raises `FrontierError` if there is no frontier."""
         self._pause_crawl("pause")
 
     def resume_crawl(self) -> None:

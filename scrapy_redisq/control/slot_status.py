@@ -106,7 +106,12 @@ def _utc(microseconds: int) -> str | None:
 
 
 class SlotMethods(StoredFrontier):
-    """The part of `Frontier` that is about slots."""
+    """The part of `Frontier` that is about slots.
+
+    What a person says of a slot holds for all workers within a second, through restarts and in the
+    next runs, until a `reset`. All but `slots` and `named_slots` raise `FrontierError` if there is
+    no frontier, or one without slots.
+    """
 
     def slots(self) -> Iterator[SlotStatus]:
         """Every slot that has requests, queued or with workers, or that is set aside, paused or
@@ -126,8 +131,7 @@ class SlotMethods(StoredFrontier):
                         yield SlotStatus.of(record)
 
     def slot(self, slot: str) -> SlotStatus:
-        """One slot, whether anything is known of it or not. Raises `FrontierError` if there is no
-        frontier."""
+        """One slot, whether anything is known of it or not."""
         slot, shard = self._place_of(slot)
         _, (record,) = self._run(admin.list_slots(self.name, shard, names=[slot]))
         return SlotStatus.of(record)
@@ -148,21 +152,14 @@ class SlotMethods(StoredFrontier):
                 yield from map(SlotStatus.of, records)
 
     def slot_queues(self, slot: str) -> list[dict[str, int]]:
-        """What waits of a slot: ``priority`` and ``queued``, the most urgent first, at most 100.
-        Raises `FrontierError` if there is no frontier."""
+        """What waits of a slot: ``priority`` and ``queued``, the most urgent first, at most 100."""
         slot, shard = self._place_of(slot)
-        return [
-            {"priority": priority, "queued": queued}
-            for priority, queued in self._run(admin.slot_queues(self.name, shard, slot))
-        ]
+        queues = self._run(admin.slot_queues(self.name, shard, slot))
+        return [{"priority": priority, "queued": queued} for priority, queued in queues]
 
     def pause(self, slot: str) -> None:
-        """Start nothing of ``slot`` before `resume`; what is being downloaded goes on.
-
-        Its requests are kept, and the crawl stays open for them. Holds for all workers within a
-        second, through restarts and in the next runs, until `resume` or `reset`. Raises
-        `FrontierError` if there is no frontier, or one without slots.
-        """
+        """Start nothing of ``slot`` before `resume`; what is being downloaded goes on. Its requests
+        are kept, and the crawl stays open for them."""
         self._rule(admin.pause, slot)
         self.note("pause", slot)
 
@@ -172,13 +169,12 @@ class SlotMethods(StoredFrontier):
         self.note("resume", slot)
 
     def limit(self, slot: str, **options: Any) -> SlotLimit:
-        """Give ``slot`` a limit in the place of that of the settings, for all workers within a
-        second; -> the limit that holds now.
+        """Give ``slot`` a limit in the place of that of the settings, until `unlimit`; -> the limit
+        that holds now.
 
         Options are ``delay`` (seconds), ``concurrency``, ``rate`` (such as "30/m") and ``burst``,
-        as in REDISQ_SLOT_LIMITS; what is left out stays as it is. Holds through restarts and in
-        the next runs, until `unlimit` or `reset`. Raises ValueError for what is no limit, and as
-        `pause` does.
+        as in REDISQ_SLOT_LIMITS; what is left out stays as it is. Raises ValueError for what is no
+        limit.
         """
         parts = zip(LIMIT_PARTS, parse_limit(options).to_text().split(), strict=True)
         own = " ".join(text if name in options else "-" for name, text in parts)
@@ -194,11 +190,8 @@ class SlotMethods(StoredFrontier):
         return self.slot(slot).limit
 
     def drop(self, slot: str) -> int:
-        """Give up the requests of ``slot`` that are queued or delayed; -> how many.
-
-        They count as finished (``dropped``), so that the crawl can end without them, and remain
-        seen. What workers hold goes on.
-        """
+        """Give up the requests of ``slot`` that are queued or delayed; -> how many. They count as
+        finished (``dropped``) and remain seen. What workers hold goes on."""
         slot, shard = self._place_of(slot)
         dropped, cursor = 0, "0"
         try:
