@@ -186,7 +186,6 @@ class ShardSession:
             "slot_limit": slot_limit,
             "suspect_from": terms.suspect_from,
             "suspects": suspects,
-            "max_deliveries": terms.max_deliveries,
             "most_bytes": max(terms.max_entry_bytes + 1, MOST_ENTRY_BYTES),
             "starting": starting or outgoing.has_more,
             "seeded": seeded,

@@ -6,8 +6,8 @@
 --          (parameters of the dupefilter, see shared/seen/), held (leases that it knows of),
 --          want (entries to claim), slot_limit,
 --          suspect_from (deliveries from which an entry is a suspect: it may be what its workers
---          died of), suspects (how many of those to claim at most), max_deliveries, most_bytes (of
---          an entry), starting, seeded, pages, items, dead_max; (the rest only if there is some)
+--          died of), suspects (how many of those to claim at most), most_bytes (of an
+--          entry), starting, seeded, pages, items, dead_max; (the rest only if there is some)
 --          queues, enqueue, also (see shared/enqueue.lua),
 --          letters {{identity, slot, priority, entry or '', reason, detail,
 --          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},

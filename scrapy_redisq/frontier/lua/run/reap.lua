@@ -33,11 +33,7 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT
     else
       local deliveries = deliveries_of(entry) + 1
       count_leases(slot, -1)
-      if deliveries > input.max_deliveries then
-        -- It had more than there can be before.
-        condemn(slot, entry, key, input.dead_max, worker)
-        dead = dead + 1
-      elseif deliveries == input.max_deliveries then
+      if deliveries >= input.max_deliveries then
         bury(slot, priority, with_deliveries(entry, deliveries), {reason = 'deliveries',
           worker = worker, lease = id,
           detail = 'its worker died ' .. deliveries .. ' times'}, input.dead_max)

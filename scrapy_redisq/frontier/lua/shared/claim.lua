@@ -69,9 +69,7 @@ end
 local function take_entries(slot, priority, queue, entries)
   local records, barred = {}, false
   for i, entry in ipairs(entries) do
-    -- What has more deliveries than there can be was not written here.
-    local deliveries = deliveries_of(entry)
-    if deliveries >= input.suspect_from and deliveries < input.max_deliveries then
+    if deliveries_of(entry) >= input.suspect_from then
       if suspects == 0 then
         for j = #entries, i, -1 do redis.call('LPUSH', queue, entries[j]) end
         barred = true
