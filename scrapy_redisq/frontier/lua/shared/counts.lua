@@ -23,10 +23,11 @@ local function flush_counts()
       'posted'}) do
     count(name, 0)
   end
-  local names, counts, changed = {}, {}, {}
-  for name in pairs(count_changes) do names[#names + 1] = name end
+  local names, counts, changed, changes, busy = {}, {}, {}, count_changes, busy_changes
+  count_changes, busy_changes = {}, {} -- once, also if a key is damaged
+  for name in pairs(changes) do names[#names + 1] = name end
   for i, stored in ipairs(redis.call('HMGET', COUNTS, unpack(names))) do
-    local name, by = names[i], count_changes[names[i]]
+    local name, by = names[i], changes[names[i]]
     counts[name] = number_of(stored) + by
     if by ~= 0 then
       changed[#changed + 1] = name
@@ -34,13 +35,12 @@ local function flush_counts()
     end
   end
   if #changed > 0 then redis.call('HSET', COUNTS, unpack(changed)) end
-  for slot, by in pairs(busy_changes) do
+  for slot, by in pairs(busy) do
     -- Slots without leases leave no field behind.
     if by ~= 0 and redis.call('HINCRBY', BUSY, slot, by) <= 0 then
       redis.call('HDEL', BUSY, slot)
     end
   end
-  count_changes, busy_changes = {}, {}
   return counts
 end
 at_failure[1] = flush_counts

@@ -22,13 +22,18 @@ local function enqueue(seen_add, meta)
     local who = asks(item)
     if who then table.insert(asked[who], item[3] or item[6]) end
   end
-  local new = {starts = #asked.starts > 0 and new_starts(meta.run, asked.starts),
-    recent = #asked.recent > 0 and new_recent(asked.recent)}
+  -- Counted before anything is recorded: should a key be damaged, what was recorded and is not in a
+  -- queue is missing at the end.
+  count('created', #input.enqueue)
+  local new = {}
+  -- First the dupefilter: it may take no more, and what sets have recorded by then would be lost.
   if input.also and #input.also > 0 then
     seen_add(seen_base(meta.generation), input.seen, input.also)
   end
   new.seen = #asked.seen > 0 and seen_add(seen_base(meta.generation), input.seen, asked.seen)
-  local outcome, entries, created = {}, {}, 0
+  new.starts = #asked.starts > 0 and new_starts(meta.run, asked.starts)
+  new.recent = #asked.recent > 0 and new_recent(asked.recent)
+  local outcome, entries, known = {}, {}, 0
   local answered = {starts = 0, recent = 0, seen = 0}
   for i, item in ipairs(input.enqueue) do
     local who, is_new = asks(item), true
@@ -37,8 +42,9 @@ local function enqueue(seen_add, meta)
       is_new = new[who][answered[who]] == 1
     end
     outcome[i] = is_new and '1' or '0'
-    if is_new then
-      created = created + 1
+    if not is_new then
+      known = known + 1
+    else
       local queue, entry = queues[item[1]], '\0' .. item[2]
       if item[4] > 0 then
         delay(record_of(queue[1], queue[2], entry), item[4])
@@ -49,9 +55,8 @@ local function enqueue(seen_add, meta)
       end
     end
   end
-  -- Before they are pushed: should one of the queues be damaged, they are missing at the end.
-  count('created', created)
-  count('duplicates', #outcome - created)
+  count('created', -known)
+  count('duplicates', known)
   for number, queue in ipairs(queues) do
     if entries[number] then put(queue[1], queue[2], entries[number], meta.order) end
   end

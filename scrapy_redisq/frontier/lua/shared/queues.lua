@@ -13,18 +13,17 @@ local added = 0
 local function put(slot, priority, entries, order, at_front)
   local queue, n = queue_of(slot, priority), #entries
   local left = at_front or order == 'lifo'
-  local length, pushed = nil, entries
+  local pushed = entries
   if at_front then
     pushed = {}
     for i = 1, n do pushed[i] = entries[n + 1 - i] end
   end
   in_chunks(n, function(first, last)
-    length = redis.call(left and 'LPUSH' or 'RPUSH', queue, unpack(pushed, first, last))
+    redis.call(left and 'LPUSH' or 'RPUSH', queue, unpack(pushed, first, last))
   end)
-  if length == n then -- the queue was empty, so its level and perhaps its slot are new
-    redis.call('ZADD', levels_of(slot), -tonumber(priority), priority)
-    redis.call('ZADD', READY, 'NX', NOW, slot)
-  end
+  -- Mostly they are there. But a queue that is found by no level would hide what is pushed to it.
+  redis.call('ZADD', levels_of(slot), -tonumber(priority), priority)
+  redis.call('ZADD', READY, 'NX', NOW, slot)
   added = added + n
 end
 
