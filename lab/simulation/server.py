@@ -160,8 +160,6 @@ class SimulatedServer:
 
     def _cluster(self, command: tuple[Any, ...]) -> Any:
         """What a node of a cluster answers by itself."""
-        if command[0] == "ASKING":
-            return b"OK"
         if command[:2] == ("CLUSTER", "INFO"):
             return b"cluster_state:ok"
         if command[:2] == ("CLUSTER", "SLOTS"):

@@ -1,8 +1,7 @@
 """How clients reach the server that an address means, and how certain it is that it is that one.
 
-`Access` is what `scrapy_redisq.server.connection.Server` asks of each kind of address. The one to a
-single server is here, that to a cluster in ``cluster``, to a primary that Sentinels know in
-``sentinel/``.
+The access to a single server is here. Its subclasses, to a cluster and to a primary that Sentinels
+know, are in ``cluster/`` and ``sentinel/``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import contextlib
 import inspect
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
@@ -24,13 +22,12 @@ from redis.connection import AbstractConnection
 from redis.retry import Retry
 
 from scrapy_redisq.errors import ServerBusy
-from scrapy_redisq.server.address import OneServer
+from scrapy_redisq.server.address import Address
 
 __all__ = [
     "Access",
     "AsyncClient",
     "Client",
-    "OneServerAccess",
     "async_options",
     "blocking_options",
     "cancel",
@@ -42,48 +39,6 @@ if TYPE_CHECKING:
 
 Client: TypeAlias = "redis.Redis | Cluster"
 AsyncClient: TypeAlias = "redis.asyncio.Redis | AsyncCluster"
-
-
-class Access(ABC):
-    """What differs from one kind of address to the other. Blocking, where it is not asyncio.
-
-    What is not abstract is right where clients find the server by themselves, and nobody would tell
-    of another one.
-    """
-
-    @abstractmethod
-    def client(self, timeout: float) -> Client:
-        """A client; connections and answers may take ``timeout`` seconds."""
-
-    @abstractmethod
-    def async_client(self, timeout: float) -> AsyncClient:
-        """The same for asyncio."""
-
-    @abstractmethod
-    def confirm(self, timeout: float) -> None:
-        """Return if what the clients reach is, now, the server that has the last word.
-
-        Raises `ServerBusy` if it is not, or if that is not certain, and redis-py's errors. To be
-        followed by `drop`.
-        """
-
-    def find(self) -> None:  # noqa: B027
-        """Look which server it is; raises `redis.ConnectionError` if that cannot be told, with
-        ``final`` if it never will."""
-
-    async def drop(self) -> None:  # noqa: B027
-        """Close the connections of asyncio clients that may lead to another server by now."""
-
-    async def follow(self) -> None:  # noqa: B027
-        """Until cancelled: `drop` as soon as it is another server. Ends at once where there is
-        nobody who would tell."""
-
-    def vouched(self) -> float:
-        """When it was last certain that the clients reach the right server, by time.monotonic()."""
-        return time.monotonic()
-
-    def close(self) -> None:  # noqa: B027
-        """Close what `find` has opened; clients are their users' to close."""
 
 
 # A connection that tells the server the name of redis-py is one to three round trips later of use.
@@ -142,32 +97,57 @@ async def cancel(task: asyncio.Future[Any]) -> None:
         await asyncio.wait([task], timeout=CANCEL_AGAIN)
 
 
-class OneServerAccess(Access):
-    """One address. What it leads to may change: its name may be another server's by now."""
+class Access:
+    """To one address, which may lead to another server in time; and what the other kinds have in
+    common with it. Blocking, where it is not asyncio."""
 
-    def __init__(self, address: OneServer, options: Mapping[str, Any]) -> None:
-        self._url = address.url
+    def __init__(self, address: Address, options: Mapping[str, Any]) -> None:
+        self._address = address
         self._options = options
         self._pools: WeakSet[redis.asyncio.ConnectionPool] = WeakSet()
 
-    def client(self, timeout: float) -> redis.Redis:
-        return redis.Redis.from_url(self._url, **blocking_options(timeout, self._options))
+    def client(self, timeout: float) -> Client:
+        """A client; connections and answers may take ``timeout`` seconds."""
+        return redis.Redis.from_url(self._address.url, **blocking_options(timeout, self._options))
 
-    def async_client(self, timeout: float) -> redis.asyncio.Redis:
-        client = redis.asyncio.Redis.from_url(self._url, **async_options(timeout, self._options))
+    def async_client(self, timeout: float) -> AsyncClient:
+        """The same for asyncio."""
+        options = async_options(timeout, self._options)
+        client = redis.asyncio.Redis.from_url(self._address.url, **options)
         self._pools.add(client.connection_pool)
         return client
 
     def confirm(self, timeout: float) -> None:
+        """Return if what the clients reach is, now, the server that has the last word.
+
+        Raises `ServerBusy` if it is not, or if that is not certain, and redis-py's errors. To be
+        followed by `drop`.
+        """
         with self.client(timeout) as client:
             try:
-                role = client.role()
+                role = client.execute_command("ROLE")
             except redis.ResponseError:  # denied: then it is taken for what it should be
                 return
         if role[0] in {b"slave", "slave"}:
             raise ServerBusy("the server at this address is a replica now")
 
+    def find(self) -> None:
+        """Look which server it is; raises `redis.ConnectionError` if that cannot be told, with
+        ``final`` if it never will."""
+
     async def drop(self) -> None:
+        """Close the connections of asyncio clients that may lead to another server by now."""
         for pool in list(self._pools):
             # The listener's is in use, and of no weight.
             await pool.disconnect(inuse_connections=False)
+
+    async def follow(self) -> None:
+        """Until cancelled: `drop` as soon as it is another server. Ends at once where there is
+        nobody who would tell."""
+
+    def vouched(self) -> float:
+        """When it was last certain that the clients reach the right server, by time.monotonic()."""
+        return time.monotonic()
+
+    def close(self) -> None:
+        """Close what `find` has opened; clients are their users' to close."""

@@ -63,14 +63,7 @@ def _min_replicas(client: redis.Redis) -> int:
 
 
 def _stops_after_failed_save(client: redis.Redis) -> bool:
-    try:
-        told = client.config_get("save", "stop-writes-on-bgsave-error")
-    except redis.ResponseError:  # denied, or Redis 6, which takes one name
-        try:
-            told = {
-                **client.config_get("save"),
-                **client.config_get("stop-writes-on-bgsave-error"),
-            }
-        except redis.ResponseError:
-            return False
-    return bool(told.get("save")) and told.get("stop-writes-on-bgsave-error") == "yes"
+    with contextlib.suppress(redis.ResponseError, KeyError):  # denied
+        stops = client.config_get("stop-writes-on-bgsave-error")["stop-writes-on-bgsave-error"]
+        return stops == "yes" and bool(client.config_get("save")["save"])
+    return False

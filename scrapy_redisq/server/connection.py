@@ -18,21 +18,14 @@ import redis
 import redis.asyncio
 
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
-from scrapy_redisq.server.access import Access, AsyncClient, Client, OneServerAccess
+from scrapy_redisq.server.access import Access, AsyncClient, Client
 from scrapy_redisq.server.address import Address, ClusterNodes, SentinelService, parse
 from scrapy_redisq.server.cluster import Cluster, ClusterAccess, nodes_of
 from scrapy_redisq.server.embedded import EmbeddedServer
-from scrapy_redisq.server.requirements import (
-    ServerFacts,
-    Told,
-    ask,
-    assess,
-    check_kind,
-    renew_log,
-)
+from scrapy_redisq.server.requirements import Examination, Told, check_kind, renew_log
 from scrapy_redisq.server.sentinel.access import SentinelAccess
-from scrapy_redisq.server.url import checks_host_name, embedded_folder, redact
-from scrapy_redisq.server.waiting import Waiting
+from scrapy_redisq.server.url import embedded_folder, redact
+from scrapy_redisq.server.waiting import pauses
 
 __all__ = ["AsyncClient", "Client", "Server", "open_server"]
 
@@ -169,10 +162,8 @@ class Server:
         return self._access.vouched()
 
     def revive(self) -> None:
-        """Start the embedded server again if it died; nothing for other servers.
-
-        Blocks for some milliseconds, so call it from a thread. Raises `EmbeddedServerError`.
-        """
+        """Start the embedded server again if it died, which blocks for some milliseconds; nothing
+        for other servers. Raises `EmbeddedServerError`."""
         if self.embedded is not None:
             self.embedded.ensure_running()
 
@@ -187,19 +178,15 @@ class Server:
         Where ``to_write`` is false, one whose disk is full will do (MISCONF): it can be read; and
         it is waited for no longer than `READ_PATIENCE`.
         """
-        waiting = self._waiting(to_write=to_write)
-        while (pause := waiting.attempt()) is not None:
+        longest = self.connect_timeout if to_write else min(self.connect_timeout, READ_PATIENCE)
+        for pause in pauses(self, longest, to_write=to_write):
             time.sleep(pause)
 
     async def wait_async(self) -> None:
         """`wait`, without blocking the loop."""
-        waiting = self._waiting()
-        while (pause := await asyncio.to_thread(waiting.attempt)) is not None:
+        waiting = pauses(self, self.connect_timeout, to_write=True)
+        while (pause := await asyncio.to_thread(next, waiting, None)) is not None:
             await asyncio.sleep(pause)
-
-    def _waiting(self, *, to_write: bool = True) -> Waiting:
-        longest = self.connect_timeout if to_write else min(self.connect_timeout, READ_PATIENCE)
-        return Waiting(self, longest, to_write=to_write)
 
     def ping(self, timeout: float) -> None:
         """Return if it answers, as the kind of server that it should be; raises what redis-py does,
@@ -231,47 +218,51 @@ class Server:
     def check(self) -> list[str]:
         """Refuse a server that would lose requests; log and return what else is to be said of it.
 
-        Blocks for some round trips. Raises `ServerUnsuitable` as `assess` does, and
+        Blocks for some round trips. Raises `ServerUnsuitable` as `Examination.check` does, and
         `ServerUnreachable` if it went away.
         """
-        found = self._facts()
-        self.keeps_log = all(facts.append_only is not False for facts in found)
-        warnings: list[str] = []
-        for facts, masters in found.items():
-            which = f" (master {', '.join(masters)})" if len(found) > 1 else ""
-            warnings += assess(facts, self.address + which, cluster=bool(masters))
-        for warning in warnings:
-            logger.warning("%s", warning)
+        try:
+            with self.client() as client:
+                found = self._check(client)
+        except (redis.RedisError, OSError) as error:
+            raise ServerUnreachable(
+                f"the Redis server at {self.address} (REDISQ_URL) went away: {self.redact(error)}"
+            ) from None
+        warnings = []
+        for what, masters in found.items():
+            which = f" (master {', '.join(masters)})" if 0 < len(masters) < self.masters else ""
+            warnings.append(f"{self.address}{which}{what}")
+            logger.warning("%s", warnings[-1])
         return warnings
 
     async def check_async(self) -> list[str]:
         """`check`, without blocking the loop."""
         return await asyncio.to_thread(self.check)
 
-    def _facts(self) -> dict[ServerFacts, list[str]]:
-        """What the server says, or each of the masters; -> who says so."""
-        found: dict[ServerFacts, list[str]] = {}
-        try:
-            with self.client() as client:
-                if not isinstance(client, Cluster):
-                    told, self._told = self._told, None
-                    return {ask(client, failovers=self.by_sentinels, told=told): []}
-                masters = client.masters()
-                self.masters = len(masters)
-                for place, master in zip(client.hash_slots.map.masters, masters, strict=True):
-                    name = "{}:{}".format(*place)
-                    try:
-                        found.setdefault(ask(master), []).append(name)
-                    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                        # Not all of the cluster's slots need be this frontier's.
-                        shown = self.redact(error)
-                        logger.warning(
-                            "Master %s of %s does not answer: %s", name, self.address, shown
-                        )
-        except (redis.RedisError, OSError) as error:
-            raise ServerUnreachable(
-                f"the Redis server at {self.address} (REDISQ_URL) went away: {self.redact(error)}"
-            ) from None
+    def _check(self, client: Client) -> dict[str, list[str]]:
+        """What is wrong with the server, or with each of the masters; -> with which of them."""
+        if not isinstance(client, Cluster):
+            told, self._told = self._told or Told(client), None
+            one = Examination(client, told, failovers=self.by_sentinels)
+            one.check(self.address)
+            self.keeps_log = one.keeps_log() is not False
+            return {what: [] for what in one.weaknesses()}
+        found: dict[str, list[str]] = {}
+        masters = client.masters()
+        self.masters, self.keeps_log = len(masters), True
+        for place, master in zip(client.hash_slots.map.masters, masters, strict=True):
+            name = "{}:{}".format(*place)
+            try:
+                one = Examination(master, Told(master), in_cluster=True)
+                one.check(f"{self.address} (master {name})")
+                self.keeps_log = self.keeps_log and one.keeps_log() is not False
+                for what in one.weaknesses():
+                    found.setdefault(what, []).append(name)
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+                # Not all of the cluster's slots need be this frontier's.
+                logger.warning(
+                    "Master %s of %s does not answer: %s", name, self.address, self.redact(error)
+                )
         return found
 
     def renew_log(self) -> None:
@@ -295,7 +286,7 @@ def _access(address: Address, timeout: float) -> Access:
         options["ssl_check_hostname"] = verified
         if not verified:
             logger.warning("REDISQ_URL: ssl_cert_reqs=none, the server is not verified")
-        elif checks_host_name(address.options) is False:
+        elif address.checks_host_name is False:
             logger.warning(
                 "REDISQ_URL: ssl_check_hostname=false, whoever has any certificate of a known "
                 "authority is taken for the server"
@@ -304,4 +295,4 @@ def _access(address: Address, timeout: float) -> Access:
         return ClusterAccess(address, options)
     if isinstance(address, SentinelService):
         return SentinelAccess(address, options, timeout)
-    return OneServerAccess(address, options)
+    return Access(address, options)

@@ -12,7 +12,7 @@ import redis
 
 from scrapy_redisq.errors import ServerUnsuitable
 
-__all__ = ["ServerFacts", "Told", "ask", "assess", "check_kind", "renew_log"]
+__all__ = ["Examination", "Told", "check_kind", "renew_log"]
 
 
 def check_kind(told: dict[str, Any], address: str) -> None:
@@ -33,27 +33,6 @@ def check_kind(told: dict[str, Any], address: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class ServerFacts:
-    """What a server says about keeping data. ``None``: it does not say."""
-
-    policy: str | None
-    """``maxmemory-policy``."""
-    append_only: bool | None
-    snapshots: bool | None
-    """Whether any save point is set."""
-    version: tuple[str, str] | None = None
-    """What it is, such as ("Valkey", "9.1.2")."""
-    primary: str | None = None
-    """Of a replica: HOST:PORT of its primary."""
-    min_replicas: int | None = None
-    """``min-replicas-to-write``; asked only where a replica may take its place."""
-    may_wait: bool = True
-    """Whether WAIT is allowed; asked only where failovers are followed."""
-    may_renew_log: bool = True
-    """Whether BGREWRITEAOF is allowed; asked only where `renew_log` wants it."""
-
-
 class Told:
     """What a server says in one round trip, as far as this user may ask. Raises what PING does."""
 
@@ -67,54 +46,6 @@ class Told:
             raise pong
         self.info: dict[str, Any] = info if isinstance(info, dict) else {}
         self.role: list[Any] = role if isinstance(role, list) else [b""]
-
-
-def ask(client: redis.Redis, *, failovers: bool = False, told: Told | None = None) -> ServerFacts:
-    """Ask the server behind ``client``; raises what the client does, if it goes away.
-
-    CONFIG is asked only for what INFO leaves open: many users and hosted servers may not use it.
-    ``failovers``: what clients reach is another server after a failover. ``told``: what it has just
-    said.
-    """
-    told = told or Told(client)
-
-    def setting(name: str, about: str = "") -> str | None:
-        if about in told.info:
-            return str(told.info[about])
-        with contextlib.suppress(redis.ResponseError):  # denied
-            return client.config_get(name).get(name)
-        return None
-
-    append_only = setting("appendonly", "aof_enabled")
-    is_logged = append_only in {"1", "yes"}
-    save = None if is_logged else setting("save")
-    primary, replicas = _place_in_replication(told.role)
-    min_replicas = setting("min-replicas-to-write") if failovers or replicas else None
-    return ServerFacts(
-        policy=setting("maxmemory-policy", "maxmemory_policy"),
-        append_only=None if append_only is None else is_logged,
-        snapshots=None if save is None else bool(save.strip()),
-        version=_version(told.info),
-        primary=primary,
-        min_replicas=None if min_replicas is None else int(min_replicas),
-        may_wait=not failovers or _may_wait(client),
-        may_renew_log=renew_log(client, told.info),
-    )
-
-
-def _place_in_replication(role: list[Any]) -> tuple[str | None, int]:
-    """(HOST:PORT of its primary if it is a replica, number of its own replicas)."""
-    if role[0] == b"slave":
-        return f"{role[1].decode(errors='replace')}:{role[2]}", 0
-    return None, len(role[2]) if role[0] == b"master" else 0
-
-
-def _may_wait(client: redis.Redis) -> bool:
-    try:
-        client.wait(0, 1)
-    except redis.exceptions.NoPermissionError:
-        return False
-    return True
 
 
 def renew_log(client: redis.Redis, told: dict[str, Any] | None = None) -> bool:
@@ -145,83 +76,110 @@ def renew_log(client: redis.Redis, told: dict[str, Any] | None = None) -> bool:
     return True
 
 
-def _version(told: dict[str, Any]) -> tuple[str, str] | None:
-    if valkey := told.get("valkey_version"):
-        return "Valkey", str(valkey)
-    return ("Redis", str(told["redis_version"])) if "redis_version" in told else None
-
-
-OLDEST_OF_CLUSTER = {"Redis": 7, "Valkey": 8}
-"""Older ones have no ``CLUSTER ADDSLOTSRANGE``, and nobody has tried them."""
-
-
 NOEVICTION = "set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
 
 
-def assess(facts: ServerFacts, address: str, *, cluster: bool = False) -> list[str]:
-    """What to warn of; raises `ServerUnsuitable` if the server would throw requests away, or takes
-    none.
+@dataclass(frozen=True)
+class Examination:
+    """One server, looked at by ``client``; ``told``: what it has just said. Its methods raise what
+    the client does, if the server goes away.
 
-    Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live, and no key
-    that holds requests, leases or counts has one: nothing can be lost, so it is a warning.
-    ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
-    ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
+    CONFIG is asked only for what INFO leaves open: many users and hosted servers may not use it.
+    ``in_cluster``: it is a master of one. ``failovers``: what clients reach is another server after
+    a failover.
     """
-    if facts.primary is not None and not cluster:  # there it has just become one
-        raise ServerUnsuitable(
-            f"{address} is a replica of {facts.primary}, and takes no requests: give REDISQ_URL "
-            "the address of the primary, or with redis+sentinel:// of the Sentinels that know it"
-        )
-    if not facts.may_wait:
-        raise ServerUnsuitable(
-            f"{address}: the user of REDISQ_URL may not use WAIT, by which a worker knows that a "
-            "failover loses nothing: ACL SETUSER … +wait"
-        )
-    policy = facts.policy
-    if policy and policy != "noeviction" and not policy.startswith("volatile-"):
-        raise ServerUnsuitable(
-            f"{address}: maxmemory-policy is {policy}, which throws requests away when memory is "
-            f"full: {NOEVICTION}, or give REDISQ_URL another server"
-        )
-    return [f"{address}{what}" for what in _weaknesses(facts, cluster=cluster)]
 
+    client: redis.Redis
+    told: Told
+    in_cluster: bool = False
+    failovers: bool = False
 
-def _weaknesses(facts: ServerFacts, *, cluster: bool) -> Iterator[str]:
-    """What is not as it should be, to stand behind the server's address."""
-    unknown = []
-    if facts.policy is None:
-        unknown.append(f"its maxmemory-policy (if it is not noeviction, {NOEVICTION})")
-    elif facts.policy.startswith("volatile-"):
-        yield (
-            f": maxmemory-policy is {facts.policy}. The frontier's own keys are safe from it, what "
-            f"shares the server may not be: better {NOEVICTION}"
-        )
-    if facts.append_only is None or (not facts.append_only and facts.snapshots is None):
-        unknown.append("whether it keeps data over a restart (appendonly, save)")
-    elif not facts.append_only and not facts.snapshots:
-        yield (
-            " keeps data in memory only: if it restarts, the frontier is lost and the crawl must "
-            "begin again. Set appendonly yes (CONFIG SET appendonly yes, and in redis.conf)"
-        )
-    if not facts.may_renew_log:
-        yield (
-            " has not written its append-only file anew since it was started, and this user may "
-            "not ask for it. If a power cut has torn that file in the middle of a script, half of "
-            "the script is applied at the next start: requests may be missing then. Say "
-            "BGREWRITEAOF after each start, or ACL SETUSER … +bgrewriteaof"
-        )
-    name, version = facts.version or ("", "")
-    if cluster and name and int(version.partition(".")[0]) < OLDEST_OF_CLUSTER[name]:
-        yield (
-            f" is {name} {version}: a frontier on a cluster is tested with Redis "
-            f"{OLDEST_OF_CLUSTER['Redis']} and Valkey {OLDEST_OF_CLUSTER['Valkey']} or newer"
-        )
-    if facts.min_replicas == 0 and not cluster:
-        yield (
-            ": min-replicas-to-write is 0. At a failover a primary that its replicas have left "
-            "goes on taking what is lost with it: pages are fetched again, and what was pushed "
-            "must be pushed again. Set min-replicas-to-write 1 and min-replicas-max-lag 2 on all "
-            "of its servers (CONFIG SET, and in redis.conf)"
-        )
-    if unknown:
-        yield f" does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"
+    def check(self, address: str) -> None:
+        """Raise `ServerUnsuitable` if the server would throw requests away, or takes none.
+
+        Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live, and no
+        key that holds requests, leases or counts has one: nothing can be lost, so it is a warning.
+        ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
+        ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
+        """
+        role = self.told.role
+        if role[0] == b"slave" and not self.in_cluster:  # there it has just become one
+            raise ServerUnsuitable(
+                f"{address} is a replica of {role[1].decode(errors='replace')}:{role[2]}, and "
+                "takes no requests: give REDISQ_URL the address of the primary, or with "
+                "redis+sentinel:// of the Sentinels that know it"
+            )
+        if self.failovers:
+            try:
+                self.client.wait(0, 1)
+            except redis.exceptions.NoPermissionError:
+                raise ServerUnsuitable(
+                    f"{address}: the user of REDISQ_URL may not use WAIT, by which a worker knows "
+                    "that a failover loses nothing: ACL SETUSER … +wait"
+                ) from None
+        policy = self._policy()
+        if policy and policy != "noeviction" and not policy.startswith("volatile-"):
+            raise ServerUnsuitable(
+                f"{address}: maxmemory-policy is {policy}, which throws requests away when memory "
+                f"is full: {NOEVICTION}, or give REDISQ_URL another server"
+            )
+
+    def keeps_log(self) -> bool | None:
+        """Whether it has an append-only file; None: it does not say."""
+        said = self._setting("appendonly", "aof_enabled")
+        return None if said is None else said in {"1", "yes"}
+
+    def weaknesses(self) -> Iterator[str]:
+        """What is not as it should be, to stand behind the server's address."""
+        unknown = []
+        policy = self._policy()
+        if policy is None:
+            unknown.append(f"its maxmemory-policy (if it is not noeviction, {NOEVICTION})")
+        elif policy.startswith("volatile-"):
+            yield (
+                f": maxmemory-policy is {policy}. The frontier's own keys are safe from it, what "
+                f"shares the server may not be: better {NOEVICTION}"
+            )
+        keeps_log = self.keeps_log()
+        save = None if keeps_log else self._setting("save")
+        if keeps_log is None or (save is None and not keeps_log):
+            unknown.append("whether it keeps data over a restart (appendonly, save)")
+        elif not keeps_log and save is not None and not save.strip():
+            yield (
+                " keeps data in memory only: if it restarts, the frontier is lost and the crawl "
+                "must begin again. Set appendonly yes (CONFIG SET appendonly yes, and in "
+                "redis.conf)"
+            )
+        if not renew_log(self.client, self.told.info):
+            yield (
+                " has not written its append-only file anew since it was started, and this user "
+                "may not ask for it. If a power cut has torn that file in the middle of a script, "
+                "half of the script is applied at the next start: requests may be missing then. "
+                "Say BGREWRITEAOF after each start, or ACL SETUSER … +bgrewriteaof"
+            )
+        role = self.told.role
+        may_fail_over = self.failovers or (role[0] == b"master" and len(role[2]) > 0)
+        if (
+            may_fail_over
+            and not self.in_cluster
+            and self._setting("min-replicas-to-write") in {"0", 0}
+        ):
+            yield (
+                ": min-replicas-to-write is 0. At a failover a primary that its replicas have left "
+                "goes on taking what is lost with it: pages are fetched again, and what was pushed "
+                "must be pushed again. Set min-replicas-to-write 1 and min-replicas-max-lag 2 on "
+                "all of its servers (CONFIG SET, and in redis.conf)"
+            )
+        if unknown:
+            yield f" does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"
+
+    def _policy(self) -> str | None:
+        return self._setting("maxmemory-policy", "maxmemory_policy")
+
+    def _setting(self, name: str, about: str = "") -> str | None:
+        """What a setting is; None: this user may not ask. ``about``: what INFO calls it."""
+        if about in self.told.info:
+            return str(self.told.info[about])
+        with contextlib.suppress(redis.ResponseError):  # denied
+            return self.client.config_get(name).get(name)
+        return None

@@ -516,12 +516,6 @@ MUTANTS = [
     # Clusters
     Mutant(
         "server/cluster/hash_slots.py",
-        'return [("ASKING",), *self.commands] if self.asking else self.commands',
-        "return self.commands",
-        "tests/unit/test_hash_slots.py",
-    ),
-    Mutant(
-        "server/cluster/hash_slots.py",
         "sure = 2 * votes > len(masters)",
         "sure = votes > 0",
         "tests/unit/test_hash_slots.py",

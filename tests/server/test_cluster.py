@@ -95,25 +95,6 @@ def test_a_script_never_runs_half_while_its_slot_migrates(cluster: Cluster) -> N
         assert lease.entry == URL.encode()
 
 
-def test_keys_that_have_not_begun_to_move_or_are_all_there_are_worked_on(
-    cluster: Cluster,
-) -> None:
-    """A slot in migration is none of the frontier's business while all its keys are together."""
-    with open_server(cluster.url) as server, server.client() as client:
-        target = next(server for server in cluster.servers if server is not cluster.master_of(SLOT))
-        source = cluster.begin_to_move(SLOT, target)
-        # All new keys begin their life at the target: ASK, then EVALSHA, then EVAL.
-        client.execute_command("SET", META + "x", "value")
-        assert cluster.keys_of(SLOT, source) == []
-        assert client.execute_command("GET", META + "x") == b"value"
-        assert client.eval("return {redis.call('GET', KEYS[1]), ARGV[1]}", 1, META + "x", "b") == [
-            b"value",
-            b"b",
-        ]
-        cluster.end_move(SLOT, source, target)
-        assert client.execute_command("GET", META + "x") == b"value"
-
-
 def test_a_planned_failover_is_followed_at_once(
     replicated: Cluster, worker: tuple[Worker, RedisServer]
 ) -> None:

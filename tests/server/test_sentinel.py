@@ -1,4 +1,4 @@
-"""The primary by its Sentinels: addresses, bad input, following it, and being certain of it."""
+"""The primary by its Sentinels: bad input, following it, and being certain of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.proxy import Proxy
 from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinel, Sentinels
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import ServerBusy, ServerError, SettingError
+from scrapy_redisq.errors import ServerBusy, ServerError
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.address import SentinelService, parse
@@ -32,77 +32,12 @@ from scrapy_redisq.server.sentinel import finder as finder_module
 from scrapy_redisq.server.sentinel.access import SentinelAccess
 from scrapy_redisq.server.sentinel.finder import Finder, Place, PrimaryUnknown, View
 
-PASSWORD, SENTINEL_PASSWORD = "s3cr/et p@ss", "s3cr:wächter"
-QUOTED, SENTINEL_QUOTED = "s3cr%2Fet%20p%40ss", "s3cr%3Aw%C3%A4chter"
-
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Sentinels]:
     """One for all tests that change nothing."""
     with Sentinels(any_server(), password="pw") as group:
         yield group
-
-
-@pytest.mark.parametrize(
-    ("url", "sentinels", "service", "db"),
-    [
-        ("redis+sentinel://a/s", [("a", 26379)], "s", 0),
-        ("rediss+sentinel://a:1,b:2,a:1/s/3", [("a", 1), ("b", 2)], "s", 3),
-        (
-            "redis+sentinel://[::1],[fe80::1%eth0]:7/my%2Fs/",
-            [("::1", 26379), ("fe80::1%eth0", 7)],
-            "my/s",
-            0,
-        ),
-    ],
-)
-def test_an_address_by_sentinels(
-    url: str, sentinels: list[tuple[str, int]], service: str, db: int
-) -> None:
-    """Several Sentinels, IPv6 in brackets, the service, a database; users and passwords decoded."""
-    scheme, rest = url.split("://")
-    for user in ("", f"bob:{QUOTED}@"):
-        query = f"?sentinel_username=eve&sentinel_password={SENTINEL_QUOTED}" if user else ""
-        address = parse(f"{scheme}://{user}{rest}{query}")
-        assert isinstance(address, SentinelService)
-        assert address.tls is url.startswith("rediss")
-        assert (list(address.sentinels), address.service, address.db) == (sentinels, service, db)
-        given = (address.username, address.password)
-        given += (address.sentinel_username, address.sentinel_password)
-        assert given == (("bob", PASSWORD, "eve", SENTINEL_PASSWORD) if user else (None,) * 4)
-        if user:
-            shown = repr(open_server(address.url)) + str(open_server(address.url).address)
-            assert "s3cr" not in shown
-            assert "eve" in shown
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis+sentinel://:s3cret@h",
-        "redis+sentinel://:s3cret@h/",
-        "redis+sentinel://:s3cret@h/s/db",
-        "redis+sentinel://:s3cret@h/s/0/1",
-        "redis+sentinel://:s3cret@h:0/s",
-        "redis+sentinel://:s3cret@h:99999/s",
-        "redis+sentinel://:s3cret@h,,g/s",
-        "redis+sentinel://:s3cret@::1/s",
-        "redis+sentinel://:s3c/ret@h/s",
-        "redis+sentinel://:s3c#ret@h/s",
-        "redis+sentinel://:s3c?ret@h/s",
-        "redis+sentinel://:s3cret@h/s?db=1",
-        "redis+sentinel://:s3cret@h/s?ssl_ca_certs=/x",
-        "redis+sentinel://h/s?sentinel_password=s3cret&service=x",
-        "redis+sentinel://h/s?sentinel_password=a&s3cret",
-        "redis://h?sentinel_password=s3cret",
-        "sentinel://:s3cret@h/s",
-    ],
-)
-def test_an_address_by_sentinels_that_cannot_be_used(url: str) -> None:
-    """Refused before anything is sent, with what REDISQ_URL takes instead, without passwords."""
-    with pytest.raises(SettingError, match="REDISQ_URL") as caught:
-        open_server(url)
-    assert not re.search("s3c|ret@", str(caught.value) + repr(caught.value))
 
 
 def failure(url: str, **options: Any) -> str:
@@ -448,25 +383,6 @@ def test_a_failover_that_most_have_not_heard_of_is_not_certain(divided: list[Sen
             access.confirm(1.0)
 
 
-def test_sentinels_that_were_set_up_anew(
-    divided: list[Sentinel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who follows the primary asks until it is clear that nobody knows of the last failover."""
-    monkeypatch.setattr(finder_module, "FORGOTTEN_AFTER", 1.0)
-
-    async def follow(access: SentinelAccess) -> None:
-        following = asyncio.ensure_future(access.follow())
-        while access.finder.primary != FIRST:
-            await asyncio.sleep(0.05)
-        await cancel(following)
-
-    with access_by(divided) as access:
-        access.finder.find(all_of_them=True)
-        divided[2].stop()
-        assert access.finder.primary == SECOND
-        asyncio.run(asyncio.wait_for(follow(access), 20))
-
-
 def test_a_primary_that_most_do_not_name_is_told_of(
     divided: list[Sentinel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -600,42 +516,6 @@ def test_who_knows_of_the_last_failover_is_not_forgotten() -> None:
         assert finder.primary == SECOND
         finder._take([view("a", SECOND, 2), view("b", SECOND, 2)])
         assert place not in finder.places
-
-
-def test_a_sentinel_without_an_id(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is refused: under two names it would count as two."""
-    send = redis.client.Pipeline.execute_command
-
-    def of_an_older_one(self: Any, *command: str) -> Any:
-        return send(self, *("NO-ID" if word == "MYID" else word for word in command))
-
-    monkeypatch.setattr(redis.client.Pipeline, "execute_command", of_an_older_one)
-    line = f"sentinel monitor {SERVICE} 127.0.0.1 1 2\n"
-    sentinel = Sentinel(redis_server.binary, line, port=free_port())
-    try:
-        said = failure(
-            url_of(sentinel.port).replace("127.0.0.1", f"localhost:{sentinel.port},127.0.0.1")
-        )
-    finally:
-        sentinel.close()
-    assert "older than Redis 6.2" in said
-    assert "REDISQ_URL" in said
-
-
-def test_a_listed_sentinel_that_moves(divided: list[Sentinel]) -> None:
-    """It is found where others say that it is, while nobody answers at the place of REDISQ_URL."""
-    with finder_at(*(sentinel.port for sentinel in divided)) as finder:
-        first, second, last = (said.sentinel for said in finder.find(all_of_them=True))
-        divided[2].stop()
-        finder.find(all_of_them=True)
-        new = ("127.0.0.1", 26001)
-        finder._take([view(first, SECOND, 2, others={last: new}), view(second, SECOND, 2)])
-        assert new in finder.places
-        divided[2].start()
-        finder.find(all_of_them=True)
-        assert new not in finder.places
 
 
 def test_a_replica_with_two_addresses(redis_server: RedisServer) -> None:

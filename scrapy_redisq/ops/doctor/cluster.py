@@ -53,9 +53,8 @@ def _that_answers(masters: Sequence[redis.Redis]) -> redis.Redis:
 
 def _balance(client: Cluster, name: str, shards: Sequence[int]) -> Line:
     masters = len(client.hash_slots.map.masters)
-    homes = (
-        client.hash_slots.master_of(key_slot(meta_key(name, shard).encode())) for shard in shards
-    )
+    owners = client.hash_slots.map.owners
+    homes = (owners[key_slot(meta_key(name, shard).encode())] for shard in shards)
     has = Counter(filter(None, homes))
     most = max(has.values(), default=0)
     text = f"{len(shards)} shards on {len(has)} of {masters} masters"

@@ -11,10 +11,11 @@ from scrapy_redisq.control.words import size_text, time_text
 from scrapy_redisq.frontier.names import NEVER
 from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.ops.doctor.server_info import Told
-from scrapy_redisq.server.requirements import OLDEST_OF_CLUSTER
 from scrapy_redisq.settings.settings import RedisqSettings
 
 OLDEST = (6, 2)
+OLDEST_OF_CLUSTER = {"Redis": 7, "Valkey": 8}
+"""Older ones have no ``CLUSTER ADDSLOTSRANGE``, and nobody has tried them."""
 GOOD_FILL, FULL = 0.9, 0.98
 CONF = "(CONFIG SET, and in redis.conf)"
 

@@ -18,7 +18,16 @@ from redis.exceptions import ResponseError
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.access import Access, async_options, blocking_options, closed_meanwhile
 from scrapy_redisq.server.address import ClusterNodes
-from scrapy_redisq.server.cluster.hash_slots import AWAY, Command, HashSlots, Node, Send, Steps, T
+from scrapy_redisq.server.cluster.hash_slots import (
+    AWAY,
+    Command,
+    HashSlots,
+    Node,
+    Replies,
+    Send,
+    Steps,
+    T,
+)
 
 __all__ = ["AsyncCluster", "Cluster", "ClusterAccess", "nodes_of"]
 
@@ -38,6 +47,14 @@ def _tag(pattern: str) -> str:
     if found is None or re.search(r"(?<!\\)[*?\[]", re.sub(r"\\\\", "", found[1])):
         raise ValueError(f"no hash tag in {pattern!r}, so no node has all such keys")
     return "{" + re.sub(r"\\(.)", r"\1", found[1]) + "}"
+
+
+def _result(replies: list[Any]) -> Any:
+    """Of one command."""
+    (reply,) = replies
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
 
 
 class _Nodes(Generic[C]):
@@ -64,6 +81,15 @@ class _Nodes(Generic[C]):
     def pubsub(self, **options: Any) -> Any:
         """As redis-py's, at the node that was heard last: what any node publishes reaches all."""
         return self.client_of(self.hash_slots.in_turn()[0]).pubsub(**options)
+
+    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)
+
+    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return self.execute_command("EVAL", script, numkeys, *keys_and_args)
+
+    def execute_command(self, *command: Any) -> Any:
+        raise NotImplementedError
 
     def _left(self) -> list[C]:
         """Clients of nodes that have left the cluster."""
@@ -92,42 +118,30 @@ class Cluster(_Nodes[redis.Redis]):
     def execute_command(self, *command: Any) -> Any:
         return _result(self._run(self.hash_slots.send(_key_of(command), [command])))
 
-    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
-        return self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)
-
-    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
-        return self.execute_command("EVAL", script, numkeys, *keys_and_args)
-
     def _run(self, steps: Steps[T]) -> T:
+        replies: Replies | None = None
         try:
-            step = next(steps)
             while True:
-                try:
-                    replies = self._send(step)
-                except AWAY as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(replies)
+                replies = self._send(steps.send(replies))
         except StopIteration as end:
             result: T = end.value
             return result
 
-    def _send(self, step: Send) -> list[Any]:
-        for client in self._left():
-            client.close()
+    def _send(self, step: Send) -> Replies:
+        for left in self._left():
+            left.close()
         client = self._connect(step.node, QUICK) if step.quick else self.client_of(step.node)
         try:
-            if len(step.sent) == 1:
-                return [client.execute_command(*step.sent[0])]  # type: ignore[no-untyped-call]
             with client.pipeline(transaction=step.transaction) as pipe:
-                for command in step.sent:
+                for command in step.commands:
                     pipe.execute_command(*command)  # type: ignore[no-untyped-call]
-                return pipe.execute(raise_on_error=False)[step.asking :]
+                return pipe.execute(raise_on_error=False)
         except ResponseError as error:
             return [error] * len(step.commands)
-        except redis.TimeoutError:
-            client.connection_pool.disconnect()
-            raise
+        except AWAY as error:
+            if isinstance(error, redis.TimeoutError):
+                client.connection_pool.disconnect()
+            return error
         finally:
             if step.quick:
                 client.close()
@@ -161,13 +175,7 @@ class AsyncCluster(_Nodes[redis.asyncio.Redis]):
         await self._run(self.hash_slots.look())
 
     async def execute_command(self, *command: Any) -> Any:
-        return _result(await self._run(self.hash_slots.send(_key_of(command), [command])))
-
-    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
-        return await self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)
-
-    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
-        return await self.execute_command("EVAL", script, numkeys, *keys_and_args)
+        return _result(await self.send([command]))
 
     async def scan(self, cursor: int, *, match: str, count: int) -> Any:
         """A page of the keys that have the hash tag in ``match``, from the node that has them."""
@@ -183,38 +191,32 @@ class AsyncCluster(_Nodes[redis.asyncio.Redis]):
         return await self._run(steps)
 
     async def _run(self, steps: Steps[T]) -> T:
+        replies: Replies | None = None
         try:
-            step = next(steps)
             while True:
-                try:
-                    replies = await self._send(step)
-                except AWAY as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(replies)
+                replies = await self._send(steps.send(replies))
         except StopIteration as end:
             result: T = end.value
             return result
 
-    async def _send(self, step: Send) -> list[Any]:
-        for client in self._left():
-            await client.aclose()
+    async def _send(self, step: Send) -> Replies:
+        for left in self._left():
+            await left.aclose()
         client = self._connect(step.node, QUICK) if step.quick else self.client_of(step.node)
         try:
             with closed_meanwhile():
-                if len(step.sent) == 1:
-                    return [await client.execute_command(*step.sent[0])]  # type: ignore[no-untyped-call]
                 async with client.pipeline(transaction=step.transaction) as pipe:
-                    for command in step.sent:
+                    for command in step.commands:
                         pipe.execute_command(*command)
-                    return (await pipe.execute(raise_on_error=False))[step.asking :]
+                    return await pipe.execute(raise_on_error=False)
         except ResponseError as error:
             return [error] * len(step.commands)
-        except redis.TimeoutError:
-            # Also that of whoever listens there: they would not hear that nobody speaks any more.
-            with contextlib.suppress(redis.RedisError, OSError):
-                await client.connection_pool.disconnect()
-            raise
+        except AWAY as error:
+            if isinstance(error, redis.TimeoutError):
+                # Also that of whoever listens there: they would not hear that nobody speaks.
+                with contextlib.suppress(redis.RedisError, OSError):
+                    await client.connection_pool.disconnect()
+            return error
         finally:
             if step.quick:
                 await client.aclose()
@@ -259,33 +261,26 @@ class AsyncPipeline:
         self._commands.clear()
 
 
-def _result(replies: list[Any]) -> Any:
-    (reply,) = replies
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
-
-
 class ClusterAccess(Access):
     """Access to a cluster: all clients have one map. They leave a node when it says so, or says
     nothing. Within REDISQ_REWIND a master that the other masters have lost stops taking writes."""
 
     def __init__(self, address: ClusterNodes, options: Mapping[str, Any]) -> None:
-        self._address = address
-        self._options = options
+        super().__init__(address, options)
+        self._url_of = address.url_of
         self._hash_slots = HashSlots(address.nodes)
 
     def client(self, timeout: float) -> Cluster:
         def connect(node: Node, quick: float | None) -> redis.Redis:
             options = blocking_options(min(timeout, quick or timeout), self._options)
-            return redis.Redis.from_url(self._address.url_of(*node), **options)
+            return redis.Redis.from_url(self._url_of(*node), **options)
 
         return Cluster(self._hash_slots, connect)
 
     def async_client(self, timeout: float) -> AsyncCluster:
         def connect(node: Node, quick: float | None) -> redis.asyncio.Redis:
             options = async_options(min(timeout, quick or timeout), self._options)
-            return redis.asyncio.Redis.from_url(self._address.url_of(*node), **options)
+            return redis.asyncio.Redis.from_url(self._url_of(*node), **options)
 
         return AsyncCluster(self._hash_slots, connect)
 

@@ -1,7 +1,8 @@
 """The map of a cluster, and what to send where: without any network.
 
-A command is sent again only where a node has said that it did not execute it (MOVED, ASK). What had
-no answer is the caller's to repeat, as with one server; by then the map is looked at anew.
+A command is sent again only where a node has said that another one has its hash slot (MOVED). What
+had no answer is the caller's to repeat, as with one server; so is a command for a hash slot that
+is on its way (ASK, TRYAGAIN). By then the map is looked at anew.
 """
 
 from __future__ import annotations
@@ -9,15 +10,13 @@ from __future__ import annotations
 import math
 import re
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import redis
 from redis.crc import key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
+from redis.exceptions import ClusterDownError, MovedError, ReadOnlyError, ResponseError
 
 T = TypeVar("T")
 
@@ -57,51 +56,33 @@ class Send:
     node: Node
     commands: Sequence[Command]
     transaction: bool = False
-    asking: bool = False
     quick: bool = False
 
-    @property
-    def sent(self) -> Sequence[Command]:
-        return [("ASKING",), *self.commands] if self.asking else self.commands
 
+Replies: TypeAlias = "list[Any] | Exception"
+"""To what was sent; or one of `AWAY`."""
 
-Steps = Generator[Send, list[Any], T]
-"""What is to be sent, one after the other; returns a T. `AWAY` is raised in it."""
+Steps = Generator[Send, Any, T]
+"""What is to be sent, one after the other, each answered by `Replies`; returns a T."""
 
 
 class SlotMap:
-    """Who serves which hash slots, as one node sees it: ``nodes`` are masters and replicas."""
+    """Who serves which hash slots, as the node ``asked`` sees it: its reply to CLUSTER SLOTS.
 
-    def __init__(
-        self,
-        ranges: Iterable[tuple[int, int, Node]] = (),
-        nodes: Iterable[Node] = (),
-        replicas: Mapping[Node, int] = MappingProxyType({}),
-    ):
-        self._ranges = sorted(ranges)
-        self._starts = [first for first, _, _ in self._ranges]
-        self.masters = tuple(dict.fromkeys(master for _, _, master in self._ranges))
-        self.nodes = frozenset({*self.masters, *nodes})
-        self.replicas = replicas
-        self.covered = sum(last - first + 1 for first, last, _ in self._ranges)
+    ``nodes`` are masters and replicas, ``replicas`` how many each master has.
+    """
 
-    @classmethod
-    def told(cls, reply: Any, asked: Node) -> SlotMap:
-        """From the reply of the node ``asked`` to CLUSTER SLOTS."""
-        ranges, nodes, replicas = [], [], {}
-        for first, last, *servers in reply:
-            known = [node for server in servers if (node := _node(server, asked))]
-            nodes += known
+    def __init__(self, reply: Any = (), asked: Node = ("", 0)) -> None:
+        self.owners: list[Node | None] = [None] * SLOTS
+        self.replicas: dict[Node, int] = {}
+        nodes: set[Node] = set()
+        for first, last, *servers in sorted(reply, key=lambda one: int(one[0])):
+            nodes.update(node for server in servers if (node := _node(server, asked)))
             if servers and (master := _node(servers[0], asked)):
-                ranges.append((int(first), int(last), master))
-                replicas[master] = len(servers) - 1
-        return cls(ranges, nodes, replicas)
-
-    def master_of(self, slot: int) -> Node | None:
-        place = bisect_right(self._starts, slot) - 1
-        if place < 0 or slot > self._ranges[place][1]:
-            return None
-        return self._ranges[place][2]
+                self.owners[first : last + 1] = [master] * (last + 1 - first)
+                self.replicas[master] = len(servers) - 1
+        self.nodes = frozenset(nodes)
+        self.masters = tuple(self.replicas)
 
 
 def _text(word: Any) -> str:
@@ -128,18 +109,15 @@ class HashSlots:
     def __init__(self, seeds: Sequence[Node], clock: Callable[[], float] = time.monotonic) -> None:
         self._seeds = tuple(seeds)
         self._clock = clock
-        self._moved: dict[int, Node] = {}
         self._stale = True
         self._next_look = 0.0
         self._heard: dict[Node, float] = {}
+        """When each was heard; a negative time where it has failed to answer since."""
         self._problem: Exception | None = None
         self._used: set[int] = set()
         self._replicated = False
         self._looked_at = -math.inf
         self.map = SlotMap()
-
-    def master_of(self, slot: int) -> Node | None:
-        return self._moved.get(slot) or self.map.master_of(slot)
 
     def alone_at(self) -> float:
         """When, by ``clock``, the masters were last seen to have no replicas; -inf: they have some,
@@ -165,39 +143,33 @@ class HashSlots:
         slot = key_slot(key if isinstance(key, bytes) else key.encode())
         self._used.add(slot)
         problem = (yield from self.look()) if self._stale else None
-        node = self.master_of(slot)
+        node = self.map.owners[slot]
         if node is None:
             self._stale = True  # somebody may have it by now
             raise problem or ClusterDownError("CLUSTERDOWN Hash slot not served")
-        asking = False
         for _ in range(MOST_REDIRECTIONS):
             try:
-                replies = yield from self._sent(Send(node, commands, transaction, asking))
+                replies = yield from self._sent(Send(node, commands, transaction))
             except AWAY:
                 self._stale = True
-                self._moved.pop(slot, None)
                 raise
             error = replies[0]
-            asking = isinstance(error, AskError) and not isinstance(error, MovedError)
             if isinstance(error, (MovedError, *OLD_MAP)) or (
                 isinstance(error, ResponseError) and _OLD_MAP.search(str(error))
             ):
                 self._stale = True
-            if not isinstance(error, AskError) or (asking and transaction) or error.host == "?":
+            if not isinstance(error, MovedError) or error.host == "?":
                 break
-            node = (error.host or node[0], error.port)
-            if not asking:
-                self._moved[slot] = node
+            self.map.owners[slot] = node = (error.host or node[0], error.port)
         return replies
 
     def _sent(self, step: Send) -> Steps[list[Any]]:
-        try:
-            replies = yield step
-        except AWAY:
+        replies = yield step
+        if isinstance(replies, Exception):
             self._heard[step.node] = -self._clock()
-            raise
+            raise replies
         self._heard[step.node] = self._clock()
-        return replies
+        return list(replies)
 
     # The map
 
@@ -223,7 +195,6 @@ class HashSlots:
             self.map, self._stale, self._problem = found, False, None
             self._looked_at = began
             self._replicated = self._replicated or any(found.replicas.values())
-            self._moved.clear()
             self._heard = {one: self._heard.get(one, 0.0) for one in self.in_turn()}
             self._next_look = self._clock() + BETWEEN_LOOKS
             return None
@@ -258,10 +229,10 @@ class HashSlots:
                 seen = _map(node, (yield from self._sent(Send(node, _LOOK, quick=True))))
             except (*AWAY, ResponseError):
                 continue
-            votes += all(seen.master_of(slot) == self.master_of(slot) for slot in slots)
+            votes += all(seen.owners[slot] == self.map.owners[slot] for slot in slots)
         sure = 2 * votes > len(masters)
         # Until it is missed, a master that only clients reach has everybody's vote.
-        for master in {self.master_of(slot) for slot in slots}:
+        for master in {self.map.owners[slot] for slot in slots}:
             if sure and master and self.map.replicas.get(master):
                 sure = yield from self._is_replicated(master)
         if not sure:
@@ -282,9 +253,10 @@ def _map(node: Node, replies: list[Any]) -> SlotMap:
     for reply in (slots, told):
         if isinstance(reply, ResponseError):
             raise reply
-    found = SlotMap.told(slots, node)
+    found = SlotMap(slots, node)
     if "cluster_state:ok" not in _text(told):
+        covered = SLOTS - found.owners.count(None)
         raise ClusterDownError(
-            f"CLUSTERDOWN cluster_state is fail: {found.covered} of {SLOTS} hash slots have a node"
+            f"CLUSTERDOWN cluster_state is fail: {covered} of {SLOTS} hash slots have a node"
         )
     return found

@@ -5,22 +5,20 @@ server's log ``redis.log``, its socket ``redis.sock`` and
 
 ============== ==================================================================================
 ``start.lock`` held exclusively while somebody starts, joins, leaves or stops: nothing else races
-``users.lock`` held shared by each user for its life. A leaver that gets it exclusively is the last
-``server.lock`` held by the server process itself, from before its first instruction to its death;
-               its content: where it listens, and its process id
-``watch.lock`` held by the watcher, a process that ends the server when all users were killed
+``users.lock`` held shared by each user for its life; exclusively by the keeper that ends the server
+``server.lock`` held by the server process itself, from before its first instruction to its death
 ``keep``       exists after ``scrapy redisq server start``: the last to leave does not stop it
 ============== ==================================================================================
 
-All are ``flock`` locks on files that each user keeps open: by them, not by their names, it judges
-who else uses its server and which process that is. So a folder that is deleted, moved or made anew
-takes nobody's server away, and ends its own with the last who uses it. The kernel drops a lock with
-its process: whoever is killed, and whenever, none stays behind. A server whose users were all
-killed is ended by its watcher, a second later, or adopted by a user who comes before; one that was
-still reading its data is left to it for ten minutes. ``server.lock`` is the only descriptor that
-the server inherits.
-It answers "is a server at work on this data?" without a pid file, which could be stale, and without
-asking the server, which could be busy: two servers would ruin one append-only file.
+The locks are ``flock`` locks on files that each user keeps open: by them, not by their names, a
+user judges who else uses its server. So a folder that is deleted, moved or made anew takes nobody's
+server away. The kernel drops a lock with its process, however that ends. ``server.lock`` answers
+"is a server at work on this data?" without asking the server, which could be busy: two servers
+would ruin one append-only file.
+
+The server is the child of a keeper, a small process of its own. The last user to leave stops the
+server. The keeper does so where no user could: all were killed, or nobody can reach the server any
+more, because its socket or its folder is gone.
 
 Layers, top to bottom; imports point down only::
 
@@ -29,7 +27,7 @@ Layers, top to bottom; imports point down only::
     process    the redis-server of a folder: its options, start, answers and end
     folder     its paths
     locks      the locks above
-    watcher    a process of its own, which imports none of these
+    keeper     a process of its own, which imports none of these
     binaries   which redis-server and which modules to run
 """
 

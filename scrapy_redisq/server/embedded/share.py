@@ -28,12 +28,12 @@ class EmbeddedServer:
 
     _joined: ClassVar[set[EmbeddedServer]] = set()
 
-    def __init__(self, place: ServerFolder, locks: Locks, socket: Path) -> None:
+    def __init__(self, place: ServerFolder) -> None:
         self._place = place
-        self._locks: Locks | None = locks
         self._mutex = threading.Lock()
         self.folder = place.path
-        self.socket = socket
+        self.socket = place.socket
+        self._locks: Locks | None = _join(place)
         EmbeddedServer._joined.add(self)
 
     @classmethod
@@ -45,8 +45,7 @@ class EmbeddedServer:
         if there is no binary, or with the server's own words if it does not start; then nothing
         stays acquired.
         """
-        place = ServerFolder(folder)
-        return cls(place, *_join(place))
+        return cls(ServerFolder(folder))
 
     @property
     def url(self) -> str:
@@ -70,7 +69,7 @@ class EmbeddedServer:
                     "the one that is there now",
                     self.folder,
                 )
-                self._locks, _ = _join(self._place)
+                self._locks = _join(self._place)
                 _leave(self._place, locks)
             elif not process.answers(self._place):
                 with locks.exclusive():
@@ -112,49 +111,41 @@ class EmbeddedServer:
         cls._joined.clear()
 
 
-def _join(place: ServerFolder) -> tuple[Locks, Path]:
+def _join(place: ServerFolder) -> Locks:
     """Become a user of the server of ``place``, which runs then."""
     place.create()
     with place.exclusive() as locks:
         locks.join()
         try:
-            process.watch(place, locks)
-            return locks, process.ensure(place, locks)
-        except Exception:
+            process.ensure(place, locks)
+        except BaseException:  # its keeper ends what was just started
             locks.leave()
             raise
-        except BaseException:  # Ctrl-C: what has just been started would stay
-            _end_if_last(place, locks)
-            raise
+        return locks
 
 
 def _leave(place: ServerFolder, locks: Locks) -> None:
-    """Be no user any more."""
+    """Be no user any more. The last one ends the server, but not one that is to be kept, or is
+    still reading its data: it would never come to an end with it."""
     try:
         with locks.exclusive():
-            _end_if_last(place, locks)
+            if not locks.leave():
+                return
+            if locks.are_current():
+                if place.keep.exists():
+                    return
+                if locks.alive() and process.is_loading(place):
+                    logger.warning(
+                        "the embedded server in %s is still reading its data and is left to it: "
+                        "the next crawl finds it ready, 'scrapy redisq server stop' ends it",
+                        place.path,
+                    )
+                    return
+            process.shut_down(place, locks)
     except EmbeddedServerError as error:
         logger.warning("left the embedded server without stopping it: %s", error)
     finally:
         locks.close()
-
-
-def _end_if_last(place: ServerFolder, locks: Locks) -> None:
-    """Be no user any more, under `exclusive`. The last one ends the server, but not one that is to
-    be kept, or is still reading its data: it would never come to an end with it."""
-    if not locks.leave():
-        return
-    if locks.are_current():
-        if place.keep.exists():
-            return
-        if locks.alive() and process.is_loading(place):
-            logger.warning(
-                "the embedded server in %s is still reading its data and is left to it: the next "
-                "crawl finds it ready, 'scrapy redisq server stop' ends it",
-                place.path,
-            )
-            return
-    process.shut_down(place, locks)
 
 
 atexit.register(EmbeddedServer._close_all)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -18,12 +17,7 @@ from redis.connection import parse_url
 from redis.retry import Retry
 
 from scrapy_redisq.errors import ServerBusy
-from scrapy_redisq.server.access import (
-    NAMELESS,
-    Access,
-    async_options,
-    blocking_options,
-)
+from scrapy_redisq.server.access import NAMELESS, Access, async_options, blocking_options
 from scrapy_redisq.server.address import SentinelService
 from scrapy_redisq.server.sentinel.connections import (
     POLL,
@@ -41,15 +35,14 @@ logger = logging.getLogger(__name__)
 LONGEST_ANSWER = 1.0
 """Seconds that a Sentinel may take to be connected, and to answer."""
 
-MOST_SILENT = 3
-"""Rounds in a row, one in `POLL` seconds at most, without any answer: then that is said."""
-
 MOST_UNVOUCHED = 30
-"""Rounds in a row without a majority that names the primary: then that is said. Not a time: it
-would go on while no Sentinel answers, or the process is stopped."""
+"""Rounds in a row, one in `POLL` seconds at most, without a majority that names the primary: then
+that is said. Not a time: it would go on while the process is stopped."""
 
 REPLICATED_WITHIN = 0.5
 """Seconds that replicas may take to have what the primary has."""
+
+_OF_SERVERS = {"client_name", "protocol", "socket_connect_timeout", "socket_timeout"}
 
 
 class SentinelAccess(Access):
@@ -58,25 +51,20 @@ class SentinelAccess(Access):
     def __init__(
         self, address: SentinelService, options: Mapping[str, Any], timeout: float
     ) -> None:
-        self._address = address
-        self._options = {
-            **options,
-            **_typed(address.options, of_servers=True),
-            "username": address.username,
-            "password": address.password,
-            "db": address.db,
-        }
+        tls = {name: value for name, value in address.options.items() if name.startswith("ssl_")}
+        of_servers = {name: address.options[name] for name in _OF_SERVERS & address.options.keys()}
+        # As redis-py takes them.
+        typed = parse_url(f"redis://?{urlencode(tls | of_servers)}")  # type: ignore[no-untyped-call]
+        login = {"username": address.username, "password": address.password, "db": address.db}
+        super().__init__(address, {**options, **typed, **login})
+        self._service = address.service
         answer_within = min(timeout, LONGEST_ANSWER)
         asking = {"socket_timeout": answer_within, "socket_connect_timeout": answer_within}
-        tls = _typed(address.options, of_servers=False)
-        given = {**NAMELESS, **options, **tls, **asking}
-        self.finder = Finder(address, {**given, "retry": Retry(NoBackoff(), 0)})
+        given = {name: value for name, value in typed.items() if name not in _OF_SERVERS}
+        given = {**NAMELESS, **options, **given, **asking, "retry": Retry(NoBackoff(), 0)}
+        self.finder = Finder(address, given)
         self._connections: WeakSet[Any] = WeakSet()
         self._told: Place | None = None
-        self._silent = 0
-        """Rounds in a row in which no Sentinel has answered."""
-        self._without = False
-        self._vouched = -math.inf
         self._unvouched = 0
         """Rounds in a row since a majority last named the primary."""
 
@@ -84,7 +72,7 @@ class SentinelAccess(Access):
         pool = redis.ConnectionPool(
             connection_class=SSLConnection if self._address.tls else Connection,
             finder=self.finder,
-            **{**blocking_options(timeout, {}), **self._options},
+            **blocking_options(timeout, self._options),
         )
         return redis.Redis.from_pool(pool)
 
@@ -93,7 +81,7 @@ class SentinelAccess(Access):
             connection_class=AsyncSSLConnection if self._address.tls else AsyncConnection,
             finder=self.finder,
             made=self._connections,
-            **{**async_options(timeout, {}), **self._options},
+            **async_options(timeout, self._options),
         )
         return redis.asyncio.Redis.from_pool(pool)
 
@@ -151,48 +139,36 @@ class SentinelAccess(Access):
     async def follow(self) -> None:
         while True:
             await asyncio.sleep(POLL)
+            before = self.finder.vouched
             try:
                 views = await asyncio.to_thread(self.finder.find)
                 await self.drop()
             except Exception:  # nothing may end it
                 logger.exception("An unexpected error while Sentinels are followed")
             else:
-                self._tell_silent(views)
-                self._tell_unvouched(views)
+                self._tell_unvouched(views, is_vouched=self.finder.vouched > before)
 
-    def _tell_silent(self, views: list[View]) -> None:
-        self._silent = 0 if views else self._silent + 1
-        if self._silent == MOST_SILENT:
-            logger.warning(
-                "No Sentinel of REDISQ_URL answers: a failover is not noticed before one does. The "
-                "crawl goes on, and does not end as finished before a majority of them is back"
-            )
-        elif views and self._without:
-            logger.warning("Sentinels answer again")
-        self._without = self._silent >= MOST_SILENT
-
-    def _tell_unvouched(self, views: list[View]) -> None:
-        """Warn if Sentinels answer, but no majority names the primary: then what was sent there is
-        kept for ever, and why would be said at the end alone."""
-        before, self._vouched = self._vouched, self.finder.vouched
+    def _tell_unvouched(self, views: list[View], *, is_vouched: bool) -> None:
+        """Warn if no majority names the primary: then what was sent there is kept for ever, and why
+        would be said at the end alone."""
         primary = self.finder.primary or ()
-        if self._vouched > before:
+        if is_vouched:
             if self._unvouched >= MOST_UNVOUCHED:
                 logger.warning("Most Sentinels name %s:%s as the primary again", *primary)
             self._unvouched = 0
             return
-        self._unvouched += bool(views)
-        if self._unvouched == MOST_UNVOUCHED and views:
+        self._unvouched += 1
+        if self._unvouched == MOST_UNVOUCHED:
             logger.warning(
                 "Only %d of %d Sentinels name %s:%s as the primary, and more than half have to. "
-                "Until they do this worker does not end as finished, and start() waits once too "
-                "much might have to be sent again. If some are no more, say SENTINEL RESET %s to "
-                "those that still count them, one after the other, and restart workers without "
-                "them in REDISQ_URL",
+                "Until they do a failover may not be noticed, this worker does not end as "
+                "finished, and start() waits once too much might have to be sent again. If some "
+                "are no more, say SENTINEL RESET %s to those that still count them, one after the "
+                "other, and restart workers without them in REDISQ_URL",
                 sum(view.primary == self.finder.primary for view in views),
                 self.finder.voters,
                 *primary,
-                self._address.service,
+                self._service,
             )
 
     def vouched(self) -> float:
@@ -200,16 +176,3 @@ class SentinelAccess(Access):
 
     def close(self) -> None:
         self.finder.close()
-
-
-_OF_SERVERS = {"client_name", "protocol", "socket_connect_timeout", "socket_timeout"}
-
-
-def _typed(options: Mapping[str, str], *, of_servers: bool) -> dict[str, Any]:
-    """The options of a URL as redis-py takes them: those of TLS, and those of servers alone."""
-    given = {
-        name: value
-        for name, value in options.items()
-        if name.startswith("ssl_") or (of_servers and name in _OF_SERVERS)
-    }
-    return dict(parse_url(f"redis://?{urlencode(given)}"))  # type: ignore[no-untyped-call]

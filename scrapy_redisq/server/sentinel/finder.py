@@ -6,7 +6,7 @@ import functools
 import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +25,6 @@ FORGOTTEN_AFTER = 10.0
 """Seconds for which a majority has to know nothing of the last failover that is known here before
 it is believed that there was none. The other Sentinels hear of one within two, and the one that
 knows of it may miss a question for longer."""
-
-LONGEST_ROUND = 2.0
-"""Seconds after which no further Sentinel is asked for a primary that is known; the others are
-asked first next time."""
 
 SENTINEL_RIGHTS = (
     "+sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|sentinels "
@@ -153,37 +149,35 @@ class Finder:
         -> what they say, none if none answers. Raises `PrimaryUnknown` if then none was known.
         """
         with self._lock:
-            began = time.monotonic()
             views: dict[str, View] = {}
-            problems: dict[str, list[str]] = defaultdict(list)
-            refused = True
-            answered, silent = [], []
+            answered: list[Place] = []
+            problems: dict[Place, Exception] = {}
             waiting, ids = list(self.places), dict(self._learned)
             for place in waiting:
-                is_late = self.primary is not None and time.monotonic() > began + LONGEST_ROUND
-                if not all_of_them and (is_late or self._is_enough(views.values())):
+                if not all_of_them and self._is_enough(views.values()):
                     break
                 try:
                     view = self._ask(place, ids.get(place))
                 except (_Refused, redis.RedisError, OSError) as error:
-                    problems[str(error)].append("{}:{}".format(*place))
-                    refused = refused and isinstance(error, _Refused)
-                    silent.append(place)
-                else:
-                    answered.append(place)
-                    # By its id: under two addresses it has but one vote.
-                    views[view.sentinel] = view
-                    ids |= {other: own for own, other in view.others.items()}
-                    waiting += [other for other in view.others.values() if other not in waiting]
+                    problems[place] = error
+                    continue
+                answered.append(place)
+                # By its id: under two addresses it has but one vote.
+                views[view.sentinel] = view
+                ids |= {other: own for own, other in view.others.items()}
+                waiting += [other for other in view.others.values() if other not in waiting]
             self.asked_at = time.monotonic()
             self._take(list(views.values()))
             # Those that answer are asked first from now on, those that do not at last.
-            self.places.sort(key=lambda place: (place in silent) - (place in answered))
+            self.places.sort(key=lambda place: (place in problems) - (place in answered))
             if self.primary is None:
-                said = (f"{', '.join(names)} {text}" for text, names in problems.items())
+                said: dict[str, list[str]] = {}
+                for (host, port), why in problems.items():
+                    said.setdefault(str(why), []).append(f"{host}:{port}")
+                whys = "; ".join(f"{', '.join(who)} {why}" for why, who in said.items())
                 raise PrimaryUnknown(
-                    f"no Sentinel names a primary {self._service!r}: {'; '.join(said)}",
-                    final=refused,
+                    f"no Sentinel names a primary {self._service!r}: {whys}",
+                    final=all(isinstance(error, _Refused) for error in problems.values()),
                 )
             return list(views.values())
 
@@ -222,8 +216,6 @@ class Finder:
             return f"knows no {self._service!r}" + (f", but {known}" if known else "")
         if "unknown command" in text.lower():
             return "is no Sentinel, but a Redis server (redis://{}:{})".format(*place)
-        if "subcommand" in text.lower():  # MYID is the latest that is asked
-            return f"is older than Redis 6.2 ({text})"
         return text
 
     def _is_enough(self, views: Collection[View]) -> bool:
