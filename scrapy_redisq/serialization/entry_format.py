@@ -140,17 +140,16 @@ def encode_request(
     callback: CallbackName | None,
     errback: CallbackName | None,
     max_bytes: int,
-    identity: bytes | None = None,
-    classes: ValueClasses = NONE,
-    meta_keys: Collection[str] = (),
+    identity: bytes | None,
+    classes: ValueClasses,
+    meta_keys: Collection[str],
 ) -> bytes:
     """Return the entry of ``request``, with these names instead of its own callbacks.
 
     ``identity`` is there if the request is known by something else than its fingerprint,
     ``classes`` are those whose objects it may hold, ``meta_keys`` those that pass though they are
-    not safe.
-    msgspec encodes the usual request as it is. What it does not take, or would change, is found
-    by a look at the types of the values; only then everything is copied and tagged. Raises
+    not safe. msgspec encodes the usual request as it is. What it does not take, or would change, is
+    found by a look at the types of the values; only then everything is copied and tagged. Raises
     `Unserializable` and `EntryTooLarge`.
     """
     meta, cb_kwargs, cookies = request.meta, request.cb_kwargs, cast(Any, request.cookies)
@@ -180,7 +179,7 @@ def encode_request(
     stored = None
     if (
         is_safe_and_plain(meta, meta_keys)
-        and (not cb_kwargs or is_plain(cb_kwargs))
+        and is_plain(cb_kwargs)
         and (not cookies or (type(cookies) is dict and is_plain(cookies)))
         and type(callback) is not list
         and type(errback) is not list
@@ -239,8 +238,12 @@ def decode_entry(entry: bytes, decode: EntryDecoder = _decode_stored) -> Entry:
     """
     if not isinstance(entry, bytes):
         raise ForeignEntry(f"not bytes but {type_name(type(entry))}")
-    if not _is_ours(entry):
-        raise ForeignEntry(_foreign(entry))
+    first = entry[0] if entry else 0
+    if first & 15 != FORMAT:
+        why = f"not an entry of scrapy-redisq, begins with {entry[:8]!r}"
+        if 0 < first < 16:
+            why = f"format {first}, this release reads {FORMAT}"
+        raise ForeignEntry(why)
     try:
         found = decode(memoryview(entry)[1:])
         _check(found)
@@ -284,10 +287,6 @@ def _check_encoding(name: str | None) -> None:
         raise ValueError(f"encoding: {shown(name)} is no text encoding that Python brings")
 
 
-def _is_ours(entry: bytes) -> bool:
-    return entry[:1] != b"" and entry[0] & 15 == FORMAT
-
-
 def identity_in(entry: bytes) -> bytes | None:
     """What the request is known by, if it is not its fingerprint; None too for a damaged entry."""
     try:
@@ -322,26 +321,8 @@ def forget_retries(entry: bytes) -> bytes | None:
         return None  # the worker will say what is wrong with it
 
 
-def _foreign(entry: bytes) -> str:
-    """What bytes seem to be that do not begin with this release's format."""
-    if not entry:
-        return "empty"
-    first = entry[0]
-    if 0 < first < 16:
-        return f"format {first}, this release reads {FORMAT}"
-    binary_pickle = first == 0x80 and len(entry) > 1 and entry[1] in range(2, 6)
-    if binary_pickle or (first in b"(}]c" and entry.endswith(b".")):
-        return "a pickle; pickles are never loaded"
-    if first in b"{[":
-        return "JSON; 'scrapy redisq push' takes that"
-    if entry[:4].lower() == b"http":
-        return "a plain URL; 'scrapy redisq push' takes that"
-    return f"not an entry of scrapy-redisq, begins with {entry[:8]!r}"
-
-
 def shown(value: object) -> str:
     """``value`` for a message: one short line, whatever it is."""
     if isinstance(value, (bool, NoneType, str, bytes)):
-        text = repr(value[:80] if isinstance(value, (str, bytes)) else value)
-        return text if len(text) <= 80 else text[:80] + "…"
+        return f"{value!r:.80}"
     return f"of type {type_name(type(value))}"

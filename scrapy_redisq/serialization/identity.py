@@ -8,9 +8,10 @@ their marks, and of how many alike came before them.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -90,11 +91,10 @@ def marks(request: Request) -> bytes:
     if name in (None, "parse") and not (request.cb_kwargs or request.cookies or headers or meta):
         return NO_MARKS
     parts: list[bytes] = []
-    try:
+    # What was looked at until then says enough, or it cannot be stored at all.
+    with contextlib.suppress(RecursionError, _TooManyError):
         for value in (name, request.cb_kwargs, request.cookies, headers, meta):
             _add_canonical(value, parts)
-    except (RecursionError, _TooManyError):
-        pass  # what was looked at until then says enough, or it cannot be stored at all
     return blake2b(b"".join(parts), digest_size=16).digest()
 
 
@@ -173,10 +173,9 @@ def of_refused(request: Request) -> bytes:
     """The identity of a request that cannot be kept, for its dead letter."""
     url = request.url.encode("utf-8", "surrogatepass")
     method = str(request.method).encode("utf-8", "surrogatepass")
-    try:
+    marked = NO_MARKS
+    with contextlib.suppress(Exception):  # what raises may be what it was refused for
         marked = marks(request)
-    except Exception:  # it may be what it was refused for
-        marked = NO_MARKS
     return _digest(b"refused", url, method, request.body or b"", marked)
 
 
@@ -208,26 +207,17 @@ class Repeats:
         """How many like this came before."""
         # 0 stands for an empty place.
         value = int.from_bytes(blake2b(key, digest_size=8).digest(), "little") or 1
-        if self._add(value):
-            return 0
-        self._again[value] = self._again.get(value, 0) + 1
-        return self._again[value]
-
-    def _add(self, value: int) -> bool:
-        if 3 * self._size >= 2 * len(self._table):
-            old, self._table = self._table, array("Q", bytes(16 * len(self._table)))
-            self._fill(old)
         at = self._find(value)
         if self._table[at] == value:
-            return False
+            self._again[value] = self._again.get(value, 0) + 1
+            return self._again[value]
         self._table[at] = value
         self._size += 1
-        return True
-
-    def _fill(self, values: Iterable[int]) -> None:
-        for value in values:
-            if value:
+        if 3 * self._size >= 2 * len(self._table):
+            old, self._table = self._table, array("Q", bytes(16 * len(self._table)))
+            for value in filter(None, old):
                 self._table[self._find(value)] = value
+        return 0
 
     def _find(self, value: int) -> int:
         """The place of the value, or the one where it belongs."""

@@ -96,11 +96,8 @@ _MOST_HARMLESS = 1_000
 
 
 def is_safe_and_plain(meta: dict[Any, Any], listed: Collection[str]) -> bool:
-    """Whether ``meta`` has no `unsafe_key`, and `encode` takes it as it is.
-
-    For each link, so in one loop. A key that only equals a harmless one, such as an enum's member,
-    is not plain: it would come back as text.
-    """
+    """Whether ``meta`` has no `unsafe_key`, and `encode` takes it as it is; for each link, so in
+    one loop."""
     for key, value in meta.items():
         if type(key) is not str or key not in _harmless:
             return unsafe_key(meta, listed) is None and is_plain(meta)

@@ -27,14 +27,13 @@ class RequestClass(NamedTuple):
     @classmethod
     def listed(cls, given: type | str) -> RequestClass:
         """One of ``REDISQ_REQUEST_CLASSES``. Raises `SettingError` for what is none."""
-        takes = "subclasses of scrapy.Request or their import paths"
         try:
             loaded = load_object(given) if isinstance(given, str) else given
+            if not issubclass(loaded, Request):
+                raise TypeError("it is none")
         except Exception as error:
-            takes = f"{takes} ({reason(error)})"
+            takes = f"subclasses of scrapy.Request or their import paths ({reason(error)})"
             raise SettingError("REDISQ_REQUEST_CLASSES", given, takes) from error
-        if not (isinstance(loaded, type) and issubclass(loaded, Request)):
-            raise SettingError("REDISQ_REQUEST_CLASSES", given, takes)
         return cls.of(loaded, type_name(loaded))
 
     def extra_of(self, request: Request) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from types import MethodType
-from typing import Any, cast
+from typing import Any
 
 from scrapy import Spider
 from scrapy.http import Headers, Request
@@ -65,17 +65,13 @@ class Serializer:
         self._by_class = {kind.cls: kind for kind in SCRAPY_CLASSES}
         self._by_code = {kind.code: kind for kind in SCRAPY_CLASSES}
         for given in request_classes:
-            self._register(RequestClass.listed(given))
+            kind = RequestClass.listed(given)
+            if self._by_code.setdefault(kind.code, kind).cls is not kind.cls:
+                raise SettingError("REDISQ_REQUEST_CLASSES", kind.code, "each import path once")
+            self._by_class.setdefault(kind.cls, kind)
         self._value_classes = value_classes
         self._decode = entry_decoder(value_classes.build)
         self._callbacks = Callbacks(spider)
-
-    def _register(self, kind: RequestClass) -> None:
-        if kind.cls in self._by_class:
-            return
-        if kind.code in self._by_code:
-            raise SettingError("REDISQ_REQUEST_CLASSES", kind.code, "each import path once")
-        self._by_class[kind.cls] = self._by_code[kind.code] = kind
 
     def dumps(
         self,
@@ -176,17 +172,18 @@ class Serializer:
             callback = self._callbacks.method(stored.callback, "callback")
         if stored.errback is not None:
             errback = self._callbacks.method(stored.errback, "errback")
-        headers, method = stored.headers, stored.method or "GET"
-        if kind is REQUEST:
+        method, encoding = stored.method or "GET", stored.encoding or "utf-8"
+        cookies: Any = stored.cookies
+        if kind is REQUEST:  # by position, as most are such
             request = Request(
                 stored.url,
                 callback,
                 method,
                 None,
-                stored.body or None,
-                cast(Any, stored.cookies),
+                stored.body,
+                cookies,
                 stored.meta,
-                stored.encoding or "utf-8",
+                encoding,
                 stored.priority,
                 stored.dont_filter,
                 errback,
@@ -200,24 +197,24 @@ class Serializer:
                 "callback": callback,
                 "errback": errback,
                 "method": method,
-                "headers": headers or {},
+                "headers": {},
                 "body": stored.body,
-                "cookies": stored.cookies or {},
+                "cookies": cookies or {},
                 "meta": stored.meta or {},
                 "cb_kwargs": stored.cb_kwargs or {},
-                "encoding": stored.encoding or "utf-8",
+                "encoding": encoding,
                 "priority": stored.priority,
                 "dont_filter": stored.dont_filter,
                 "flags": stored.flags or [],
                 **extra,
             }
-            named = {name: arguments[name] for name in kind.cls.attributes if name in arguments}
-            request = kind.cls(**named)
-        if headers or kind is not REQUEST:
+            known = {name: arguments[name] for name in kind.cls.attributes if name in arguments}
+            request = kind.cls(**known)
+        if stored.headers or kind is not REQUEST:
             # As they are, without what the constructors of subclasses add. They are in normal
             # form already, and normalising again may change them.
             request.headers = Headers(encoding=request.encoding)
-            dict.update(request.headers, headers or {})
+            dict.update(request.headers, stored.headers or {})
         if request.method != method:
             request.method = method  # was set after construction, which makes it upper case
         if request.url != stored.url:

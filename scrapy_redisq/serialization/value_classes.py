@@ -7,6 +7,7 @@ imported because Redis says so, and no constructor runs: an object gets back wha
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import logging
@@ -65,7 +66,9 @@ class ValueClass:
     def build(self, parts: Any) -> Any:
         """The object again. Any exception if the parts are not such an object's."""
         value: Any = object.__new__(self.cls)
-        for name, part in _named(parts).items():
+        if type(parts) is not dict or not all(type(name) is str for name in parts):
+            raise ValueError("not what such an object holds")
+        for name, part in parts.items():
             slot = self._slots.get(name)
             if slot is not None:
                 slot.__set__(value, part)
@@ -96,16 +99,15 @@ class _NamedTupleClass(ValueClass):
     """Named tuples, by their values."""
 
     def __init__(self, cls: type) -> None:
-        self.cls = cls
-        self._length = len(cls._fields)  # type: ignore[attr-defined]
+        self.cls: Any = cls
 
     def take_apart(self, value: Any) -> Any:
-        if getattr(value, "__dict__", None) or len(value) != self._length:
+        if getattr(value, "__dict__", None):
             raise NotStorable("it holds more than its fields")
         return list(value)
 
     def build(self, parts: Any) -> Any:
-        if type(parts) is not list or len(parts) != self._length:
+        if type(parts) is not list or len(parts) != len(self.cls._fields):
             raise ValueError("other fields")
         return tuple.__new__(self.cls, parts)
 
@@ -114,9 +116,11 @@ def _value_class(cls: type) -> ValueClass:
     """Raises TypeError for a class whose objects cannot be stored."""
     if issubclass(cls, Enum):
         return _EnumClass(cls)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return _NamedTupleClass(cls)
-    return ValueClass(cls)
+    return _NamedTupleClass(cls) if _is_named_tuple(cls) else ValueClass(cls)
+
+
+def _is_named_tuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
 class ValueClasses:
@@ -129,20 +133,21 @@ class ValueClasses:
         self._by_class: dict[type, ValueClass] = {}
         self._by_name: dict[str, ValueClass] = {}
         for given in listed:
-            self._register(_listed(given))
+            try:
+                self._register(load_object(given) if isinstance(given, str) else given)
+            except Exception as error:
+                raise SettingError(SETTING, given, f"{TAKES} ({error})") from error
         # A class that is held itself may be called by what finds it there. So no class is one
         # that only happens to be found.
         self._themselves = frozenset(self._by_class)
         for cls in found:
-            try:
-                self._register(_value_class(cls))
-            except TypeError:  # abstract, for example: there are no objects of it
-                continue
+            with contextlib.suppress(TypeError):  # abstract, for example: it has no objects
+                self._register(cls)
 
-    def _register(self, known: ValueClass) -> None:
-        name = class_name(known.cls)
+    def _register(self, cls: type) -> None:
+        known, name = _value_class(cls), class_name(cls)
         if name not in self._by_name:
-            self._by_class[known.cls] = self._by_name[name] = known
+            self._by_class[cls] = self._by_name[name] = known
 
     def take_apart(self, value: Any) -> Stored | None:
         """What is stored for an object, None if its class is not known; for a class that is listed
@@ -171,14 +176,6 @@ class ValueClasses:
 
 NONE = ValueClasses()
 """No classes at all."""
-
-
-def _listed(given: type | str) -> ValueClass:
-    try:
-        cls = load_object(given) if isinstance(given, str) else given
-        return _value_class(cls)
-    except Exception as error:
-        raise SettingError(SETTING, given, f"{TAKES} ({error})") from error
 
 
 @cache
@@ -210,19 +207,13 @@ def _check_special(name: str) -> None:
         raise NotStorable(f"attribute {name!r:.50} would be a special method")
 
 
-def _named(parts: Any) -> dict[str, Any]:
-    if type(parts) is not dict or not all(type(name) is str for name in parts):
-        raise ValueError("not what such an object holds")
-    return parts
-
-
 def is_data_class(kind: type) -> bool:
     """Whether objects of the class are there to hold values, so that it needs no listing."""
     return (
         issubclass(kind, (Item, Enum))
         or dataclasses.is_dataclass(kind)
         or "__attrs_attrs__" in vars(kind)
-        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+        or _is_named_tuple(kind)
     )
 
 
@@ -232,11 +223,12 @@ def is_data_class(kind: type) -> bool:
 def find(spider: Spider, settings: Mapping[str, Any]) -> list[type]:
     """Items, dataclasses, attrs classes, enums and named tuples in the modules of the spider's
     class and in the project's ``items``."""
-    found: dict[type, None] = {}
-    for module in _modules(type(spider), settings):
-        for value in list(vars(module).values()):
-            if isinstance(value, type) and is_data_class(value):
-                found[value] = None
+    found = {
+        value: None
+        for module in _modules(type(spider), settings)
+        for value in list(vars(module).values())
+        if isinstance(value, type) and is_data_class(value)
+    }
     return list(found)
 
 
@@ -269,9 +261,8 @@ def _items_modules(name: str) -> Iterator[ModuleType]:
                 yield importlib.import_module(inner.name)
     except Exception as error:
         logger.warning(
-            "Classes in %s are not found: %s: %s. Those that requests hold can be listed in %s",
+            "Classes in %s are not found: %s. Those that requests hold can be listed in %s",
             name,
-            type(error).__name__,
-            error,
+            reason(error),
             SETTING,
         )

@@ -2,14 +2,12 @@
 
 msgspec turns tuples and sets into arrays and dates into text; here they become msgpack extension
 types, tagged before msgspec sees them. Objects of classes are taken apart and put together by
-`serialization.value_classes`, if it knows the class; other objects are refused: what would be
-restored is not what was given, and restoring it would mean importing a class that the data names.
+`serialization.value_classes`, if it knows the class; other objects are refused.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -30,7 +28,6 @@ from scrapy_redisq.serialization.value_classes import (
     NotStorable,
     Stored,
     ValueClasses,
-    is_data_class,
 )
 
 MAX_DEPTH = 100
@@ -74,8 +71,6 @@ def is_plain(mapping: dict[Any, Any]) -> bool:
         return True
     if not _STR.issuperset(map(type, mapping)):
         return False
-    if ATOMS.issuperset(map(type, mapping.values())):
-        return True
     for value in mapping.values():
         kind = type(value)
         if kind not in ATOMS and not (kind is list and ATOMS.issuperset(map(type, value))):
@@ -101,8 +96,6 @@ def pack(value: Any, name: str, max_bytes: int, classes: ValueClasses = NONE) ->
     except _RefusedError as error:
         place = "".join(reversed(error.path))
         raise Unserializable(f"{name}{place}: {error}", error.cure) from None
-    except RecursionError:
-        raise Unserializable(f"{name}: nested too deeply") from None
 
 
 class _RefusedError(Exception):
@@ -170,28 +163,22 @@ class _Packer:
         return packed
 
     def _pack_object(self, value: Any, depth: int) -> Ext:
+        name = type_name(type(value))
         try:
             # What was decoded without its class goes on as it is.
             stored = value if type(value) is Stored else self.classes.take_apart(value)
-        except NotStorable as error:
-            raise _RefusedError(f"{type_name(type(value))}: {error}") from None
         except Exception as error:  # of the project's own code
-            raise _RefusedError(f"{type_name(type(value))}: {reason(error)}") from None
+            why = str(error) if isinstance(error, NotStorable) else reason(error)
+            raise _RefusedError(f"{name}: {why}") from None
         if stored is None:
-            raise _unknown(value)
+            of_class = type_name(value) if isinstance(value, type) else name
+            raise _RefusedError(
+                f"class {of_class}" if isinstance(value, type) else name,
+                f"give plain values in its place, or list {of_class} in {SETTING} if it holds "
+                "nothing but such values",
+            )
         self.left -= 1
         return Ext(OBJECT, encode([stored.name, self.pack(stored.parts, depth)]))
-
-
-def _unknown(value: Any) -> _RefusedError:
-    """What is said of an object, or a class, that is not known."""
-    itself = isinstance(value, type)
-    kind = value if itself else type(value)
-    cure, listing = "give plain values in its place", f"list {type_name(kind)} in {SETTING}"
-    if kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
-        only_if = f"{cure}, or {listing} if it holds nothing but such values"
-        cure = listing if itself or is_data_class(kind) else only_if
-    return _RefusedError(f"class {type_name(kind)}" if itself else type_name(kind), cure)
 
 
 def _shown(key: Any) -> str:
@@ -246,7 +233,7 @@ def _leaf_of(code: int, kind: type, attributes: str) -> tuple[type, _Leaf]:
         return encode(parts)
 
     def of_bytes(data: memoryview) -> Any:
-        parts = dict(zip(names, _items(data), strict=True))
+        parts = dict(zip(names, _checked_items(decode(data)), strict=True))
         if "tzinfo" in parts:
             parts["tzinfo"] = _unpack_zone(parts["tzinfo"])
         return kind(**parts)
@@ -287,24 +274,14 @@ _LEAVES: dict[type, _Leaf] = {
 }
 
 
-def _dict_of(parts: list[Any]) -> dict[Any, Any]:
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-_UNPACK: dict[int, Callable[[memoryview], Any]] = {
-    code: of_bytes for code, _, of_bytes in _LEAVES.values()
-}
+_UNPACK = {code: of_bytes for code, _, of_bytes in _LEAVES.values()}
 
 _MADE_OF_ITEMS: dict[int, Callable[[list[Any]], Any]] = {
     TUPLE: tuple,
     SET: set,
     FROZENSET: frozenset,
-    DICT: _dict_of,
+    DICT: lambda parts: dict(zip(parts[::2], parts[1::2], strict=True)),
 }
-
-
-def _items(data: memoryview) -> list[Any]:
-    return _checked_items(decode(data))
 
 
 def _checked_items(items: Any) -> list[Any]:

@@ -93,9 +93,9 @@ def test_an_entry_that_nobody_can_read(redisq: Redisq, frontier: Frontier) -> No
     queue = "redisq:{books:0}:queue:a.example:0"
     frontier.client.lset(queue, 0, b"\x00\x80\x04pickled.")
     Member(frontier).finish("dead", "undecodable")
-    assert "(a pickle; pickles are never loaded)" in redisq("dead", "list", "books").out
+    assert "(not an entry of scrapy-redisq, begins with" in redisq("dead", "list", "books").out
     letter = json.loads(redisq("dead", "list", "books", "--json").out)
-    assert (letter["request"], letter["undecodable"][:8]) == (None, "a pickle")
+    assert (letter["request"], letter["undecodable"][:12]) == (None, "not an entry")
 
 
 def test_requeue_by_id(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:

@@ -218,60 +218,36 @@ def test_defaults_of_each_class_are_kept(serializer: Serializer, cls: type[Reque
     assert_same(serializer, cls(URL))
 
 
-def test_values_that_differ_from_a_classes_defaults_are_kept(serializer: Serializer) -> None:
-    """What the constructors of subclasses fill in does not come back after it was removed."""
-    rpc = XmlRpcRequest(URL, method="GET", dont_filter=False, params=(1,), methodname="m")
-    rpc.headers.clear()
-    rpc_body = rpc.body
-    assert b"methodName" in rpc_body
-    assert_same(serializer, rpc)
-    form = FormRequest(URL, formdata={"a": "1", "b": ["2", "3"]})
-    assert form.method == "POST"
-    assert_same(serializer, form)
-    as_json = JsonRequest(URL, data={"b": 1, "a": [2]}, dumps_kwargs={"indent": 2})
-    del as_json.headers["Accept"]
-    assert_same(serializer, as_json)
-
-
-def test_lower_case_method_set_later_is_kept(serializer: Serializer) -> None:
-    """A method that was set after construction is not changed to upper case."""
+def odd_requests() -> Iterator[Request]:
+    """What differs from what a constructor would make of it."""
     request = Request(URL)
     request.method = "post"
-    assert_same(serializer, request)
-
-
-def test_header_names_are_not_normalised_again(serializer: Serializer) -> None:
-    """Header names with letters outside ASCII stay, though Scrapy would change them again."""
-    request = Request(URL, headers={"xéa": "1", "étag": "2"})
-    assert_same(serializer, request)
-
-
-def test_cookies_as_list_of_dicts(serializer: Serializer) -> None:
-    """The long form of cookies stays a list of dicts."""
-    cookies = [
-        {"name": "a", "value": "1", "domain": "example.com", "path": "/", "secure": True},
-        {"name": b"b", "value": b"2"},
-    ]
-    assert_same(serializer, Request(URL, cookies=cookies))
-
-
-def test_request_class_of_the_project(serializer: Serializer) -> None:
-    """A registered class comes back with its own attributes, and not with its defaults."""
-    request = TaggedRequest(URL, tag={"since": date(2024, 2, 29)}, priority=0)
-    del request.headers["X-Tagged"]
-    assert_same(serializer, request)
-    assert_same(serializer, TaggedRequest(URL, headers={"X-Other": "1"}))
-
-
-def test_request_class_by_import_path(spider: BookSpider) -> None:
-    """A class may be registered by its path; entries do not depend on which way was chosen."""
-    by_path = Serializer(
-        spider, max_bytes=MAX_BYTES, request_classes=[f"{__name__}.TaggedRequest", TaggedRequest]
+    yield request
+    yield Request(URL, headers={"xéa": "1", "étag": "2"})  # Scrapy would change them again
+    yield Request(
+        URL,
+        cookies=[
+            {"name": "a", "value": "1", "domain": "example.com", "path": "/", "secure": True},
+            {"name": b"b", "value": b"2"},
+        ],
     )
-    by_type = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[TaggedRequest])
-    request = TaggedRequest(URL, tag=1)
-    assert by_path.dumps(request) == by_type.dumps(request)
-    assert_same(by_path, request)
+    rpc = XmlRpcRequest(URL, method="GET", dont_filter=False, params=(1,), methodname="m")
+    rpc.headers.clear()
+    yield rpc
+    yield FormRequest(URL, formdata={"a": "1", "b": ["2", "3"]})
+    as_json = JsonRequest(URL, data={"b": 1, "a": [2]}, dumps_kwargs={"indent": 2})
+    del as_json.headers["Accept"]
+    yield as_json
+    tagged = TaggedRequest(URL, tag={"since": date(2024, 2, 29)}, priority=0)
+    del tagged.headers["X-Tagged"]
+    yield tagged
+    yield TaggedRequest(URL, headers={"X-Other": "1"})
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_what_differs_from_the_defaults_is_kept(serializer: Serializer, number: int) -> None:
+    """What the constructors of subclasses fill in does not come back after it was removed."""
+    assert_same(serializer, list(odd_requests())[number])
 
 
 @pytest.mark.parametrize("given", ["no.such.module.Class", "nodots", "json.loads", "", dict, 7])
@@ -284,6 +260,9 @@ def test_wrong_request_class_setting(given: Any) -> None:
 def test_unregistered_request_class(spider: BookSpider) -> None:
     """A class that is not registered is neither stored nor loaded; the setting is named."""
     plain = Serializer(spider, max_bytes=MAX_BYTES)
+    path = f"{__name__}.TaggedRequest"
+    by_path = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[path, TaggedRequest])
+    assert_same(by_path, TaggedRequest(URL, tag=1))
     with pytest.raises(Unserializable, match=r"TaggedRequest is not listed in REDISQ_REQUEST_CLA"):
         plain.dumps(TaggedRequest(URL))
     registered = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[TaggedRequest])
@@ -356,19 +335,20 @@ def test_callbacks_are_the_spiders_methods(
     assert loads_fields(serializer.dumps(request))["callback"] == name
 
 
-def test_callback_with_two_names(serializer: Serializer, spider: BookSpider) -> None:
-    """A method that also has other names is stored by its own."""
+def test_odd_callbacks(serializer: Serializer, spider: BookSpider) -> None:
+    """A method with several names is stored by its own; NO_CALLBACK comes back as the object."""
     for callback in (spider.parse_item, spider.a_parse_item, spider.z_parse_item):
         entry = serializer.dumps(Request(URL, callback=callback))
         assert loads_fields(entry)["callback"] == "parse_item"
-
-
-def test_no_callback(serializer: Serializer) -> None:
-    """NO_CALLBACK comes back as the very object."""
-    request = Request(URL, callback=NO_CALLBACK, errback=NO_CALLBACK)
-    loaded = serializer.loads(serializer.dumps(request))
-    assert loaded.callback is NO_CALLBACK
-    assert loaded.errback is NO_CALLBACK
+    for one in (serializer, Serializer(None, max_bytes=MAX_BYTES)):
+        loaded = one.loads(one.dumps(Request(URL, callback=NO_CALLBACK, errback=NO_CALLBACK)))
+        assert loaded.callback is NO_CALLBACK
+        assert loaded.errback is NO_CALLBACK
+    without = Serializer(None, max_bytes=MAX_BYTES)
+    with pytest.raises(Unserializable, match="callback"):
+        without.dumps(Request(URL, callback=spider.parse))
+    with pytest.raises(Undecodable, match="callback 'parse_item' is no callback"):
+        without.loads(raw({URL_KEY: URL, "c": "parse_item"}))
 
 
 def test_callbacks_that_no_other_worker_has(serializer: Serializer, spider: BookSpider) -> None:
@@ -462,10 +442,6 @@ class HookedSpider(scrapy.spiders.CrawlSpider):
 
     def process_results(self, response: Any, results: Any) -> Any: ...
 
-    def _build_request(self, rule_index: Any, link: Any) -> Any: ...
-
-    def _handle_failure(self, failure: Any, errback: Any) -> Any: ...
-
 
 HOOKS = [
     "parse_with_rules",
@@ -479,12 +455,8 @@ HOOKS = [
     "from_crawler",
     "update_settings",
     "process_results",
-    "_build_request",
-    "_handle_failure",
     "_parse_response",
-    "_compile_rules",
     "close",
-    "handles_request",
     "__init__",
 ]
 
@@ -534,16 +506,6 @@ def test_callbacks_of_scrapys_spiders(cls: type[scrapy.Spider]) -> None:
         loaded = serializer.loads(serializer.dumps(request))
         assert loaded.callback == method
         assert loaded.errback == method
-
-
-def test_without_spider() -> None:
-    """Without a spider requests are stored and loaded as long as they have no callback."""
-    serializer = Serializer(None, max_bytes=MAX_BYTES)
-    assert_same(serializer, Request(URL, callback=NO_CALLBACK, meta={"a": 1}))
-    with pytest.raises(Unserializable, match="callback"):
-        serializer.dumps(Request(URL, callback=BookSpider().parse))
-    with pytest.raises(Undecodable, match="callback 'parse_item' is no callback"):
-        serializer.loads(raw({URL_KEY: URL, "c": "parse_item"}))
 
 
 # Values
@@ -692,12 +654,6 @@ def test_other_values_are_refused_with_their_place(
         assert str(caught.value).startswith(place)
 
 
-def test_unserializable_arguments_of_json(serializer: Serializer) -> None:
-    """A function among the arguments for json.dumps is refused by its place."""
-    with pytest.raises(Unserializable, match=r"^dumps_kwargs\['default'\]: class str$"):
-        serializer.dumps(JsonRequest(URL, data={}, dumps_kwargs={"default": str}))
-
-
 def test_lxml_text_is_stored_as_text(serializer: Serializer) -> None:
     """LinkExtractor's link texts, which CrawlSpider puts into meta, are a str subclass of lxml."""
     page = HtmlResponse(URL, body="<a href='/x'>a Grüße</a>".encode(), encoding="utf-8")
@@ -828,17 +784,13 @@ class Bomb:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (b"", "^empty$"),
+        (b"", "not an entry of scrapy-redisq"),
         (b"\x01anything", "^format 1, this release reads 2$"),
         (b"\x0f", "^format 15, this release reads 2$"),
-        (pickle.dumps(Bomb()), "a pickle"),
-        (pickle.dumps(Bomb(), protocol=0), "a pickle"),
-        (pickle.dumps({"url": URL}, protocol=2), "a pickle"),
-        (json.dumps({"url": URL}).encode(), "JSON"),
-        (b"[1]", "JSON"),
-        (URL.encode(), "a plain URL"),
-        (b"\x1f\x8b\x08", "not an entry of scrapy-redisq"),
-        (b"\x80", "not an entry of scrapy-redisq"),
+        (pickle.dumps(Bomb()), "not an entry of scrapy-redisq, begins with b'.x80"),
+        (pickle.dumps(Bomb(), protocol=0), "not an entry of scrapy-redisq"),
+        (json.dumps({"url": URL}).encode(), "not an entry of scrapy-redisq"),
+        (URL.encode(), "not an entry of scrapy-redisq, begins with b'https://'"),
         (PREFIX, "damaged entry"),
         (raw({URL_KEY: URL})[:-1], "truncated"),
         (raw({URL_KEY: URL}) + b"\x00", "trailing"),
@@ -993,13 +945,6 @@ def loads_or_refuses(serializer: Serializer, entry: bytes) -> None:
                     assert attributes(again) == attributes(loaded)
 
 
-@given(st.binary() | st.binary().map(PREFIX.__add__))
-@quick
-def test_random_bytes(serializer: Serializer, entry: bytes) -> None:
-    """Any bytes at all give a request or Undecodable."""
-    loads_or_refuses(serializer, entry)
-
-
 @given(st.data())
 @quick
 def test_damaged_entries(serializer: Serializer, spider: BookSpider, data: st.DataObject) -> None:
@@ -1087,12 +1032,6 @@ def test_entry_from_fields(serializer: Serializer, spider: BookSpider) -> None:
     assert loaded.headers.getlist("X") == [b"1", b"2"]
     loaded.callback = loaded.errback = None
     assert attributes(loaded) == attributes(request)
-
-
-def test_entry_from_fields_leaves_defaults_out() -> None:
-    """None is as good as left out, and the entry is that of the plain request."""
-    entry, _ = entry_from_fields({"url": URL, "meta": None, "priority": None}, max_bytes=MAX_BYTES)
-    assert entry == Serializer(None, max_bytes=MAX_BYTES).dumps(Request(URL))
 
 
 @pytest.mark.parametrize(
@@ -1207,6 +1146,8 @@ def test_schemes_that_are_not_listed(spider: BookSpider, url: str) -> None:
     entry = everything.dumps(Request(url))
     with pytest.raises(Undecodable, match="REDISQ_SCHEMES"):
         listed.loads(entry)
+    for other in ("HTTP://a.example/", "https://a.example/", "data:,x"):
+        assert listed.loads(listed.dumps(Request(other))).url == Request(other).url
     own = Serializer(spider, max_bytes=MAX_BYTES, schemes=[url.partition(":")[0].lower()])
     assert own.loads(own.dumps(Request(url))).url == Request(url).url
     with pytest.raises((Unserializable, SchemeRefused), match=r"REDISQ_SCHEMES"):
@@ -1220,15 +1161,6 @@ def test_no_parser_makes_another_scheme(spider: BookSpider, url: str) -> None:
     """Parsers strip blanks and control characters; what begins with them is no listed scheme."""
     with pytest.raises(Undecodable):
         Serializer(spider, max_bytes=MAX_BYTES, schemes=SCHEMES).loads(raw({URL_KEY: url}))
-
-
-@pytest.mark.parametrize("url", ["HTTP://a.example/", "https://a.example/", "data:,x"])
-def test_schemes_that_are_listed(spider: BookSpider, url: str) -> None:
-    """Those of the default come through, in any case."""
-    listed = Serializer(spider, max_bytes=MAX_BYTES, schemes=SCHEMES)
-    assert listed.loads(listed.dumps(Request(url))).url == Request(url).url
-    entry, _ = entry_from_fields({"url": url}, max_bytes=MAX_BYTES, schemes=SCHEMES)
-    assert listed.loads(entry).url == Request(url).url
 
 
 UNSAFE = {
@@ -1274,16 +1206,14 @@ class TestUnsafeMeta:
         assert listing.loads(listing.dumps(Request(URL, meta=meta))).meta == meta
         entry_from_fields({"url": URL, "meta": meta}, max_bytes=MAX_BYTES, meta_keys=[key])
 
-    @pytest.mark.parametrize("policy", ["", "no-referrer", "Origin, same-origin", "scrapy-default"])
-    def test_policies_with_a_name_pass(self, serializer: Serializer, policy: str) -> None:
-        """Those of the standard, in the ways in which Scrapy reads them."""
-        meta = {"referrer_policy": policy}
-        assert serializer.loads(serializer.dumps(Request(URL, meta=meta))).meta == meta
-
-    @pytest.mark.parametrize("policy", [1, ["os.abort"], "origin, os.abort", "no_referrer", b"a.b"])
-    def test_other_policies_do_not(self, serializer: Serializer, policy: Any) -> None:
-        with pytest.raises(Undecodable, match="referrer_policy"):
-            serializer.loads(written({"u": URL, "m": {"referrer_policy": policy}}))
+    def test_policies_with_a_name_pass(self, serializer: Serializer) -> None:
+        """Those of the standard, in the ways in which Scrapy reads them; others do not."""
+        for policy in ("", "no-referrer", "Origin, same-origin", "scrapy-default"):
+            meta = {"referrer_policy": policy}
+            assert serializer.loads(serializer.dumps(Request(URL, meta=meta))).meta == meta
+        for other in (1, ["os.abort"], "origin, os.abort", "no_referrer", b"a.b"):
+            with pytest.raises(Undecodable, match="referrer_policy"):
+                serializer.loads(written({"u": URL, "m": {"referrer_policy": other}}))
 
     def test_what_only_says_how_passes(self, serializer: Serializer) -> None:
         """Plugins can be used without listing anything."""
@@ -1312,16 +1242,6 @@ class TestUnsafeMeta:
         assert len(harmless) <= _MOST_HARMLESS
         assert max(map(len, harmless)) < 100
         assert unsafe_key({"depth": 1, "referrer_policy": "os.abort"}, ()) == "referrer_policy"
-
-    def test_partials_are_looked_at_once(
-        self, serializer: Serializer, spider: BookSpider, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Each link of a page may have one."""
-        request = Request(URL, callback=functools.partial(spider.parse_part, 1))
-        entry = serializer.dumps(request)
-        monkeypatch.setattr("inspect.signature", None)
-        assert serializer.dumps(request) == entry
-        serializer.loads(entry)
 
     def test_partials_whose_arguments_come_first_are_of_callbacks(
         self, serializer: Serializer, spider: BookSpider

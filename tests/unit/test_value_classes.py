@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import re
 import sys
 import threading
 from dataclasses import InitVar, dataclass, field
@@ -213,22 +212,20 @@ class TestValues:
         assert cure in told.cure
 
     @pytest.mark.parametrize(
-        ("value", "what", "cure"),
+        ("value", "what"),
         [
-            (Unlisted, f"class {__name__}.Unlisted", f"^list {__name__}.Unlisted in REDISQ_VALUE"),
-            (_OtherItem(), f"{__name__}._OtherItem", f"^list {__name__}._OtherItem in REDISQ_VAL"),
-            (_Live(), f"{__name__}._Live", f"^give plain values.*, or list {__name__}._Live in"),
-            (asyncio.Lock(), "asyncio.locks.Lock", "^give plain values in its place$"),
-            (int, "class int", "^give plain values in its place$"),
+            (Unlisted, f"class {__name__}.Unlisted"),
+            (_OtherItem(), f"{__name__}._OtherItem"),
+            (asyncio.Lock(), "asyncio.locks.Lock"),
         ],
     )
-    def test_what_helps(self, spider: BookSpider, value: Any, what: str, cure: str) -> None:
-        """A class, or one that is there to hold values, is to be listed; of others only the project
-        knows what they hold."""
+    def test_what_helps(self, spider: BookSpider, value: Any, what: str) -> None:
+        """Plain values, or to list the class: only the project knows what its objects hold."""
         with pytest.raises(Unserializable) as caught:
             Serializer(spider, max_bytes=1 << 16).dumps(Request(URL, meta={"a": [value]}))
         assert str(caught.value) == f"meta['a'][0]: {what}"
-        assert re.search(cure, caught.value.cure)
+        assert "give plain values in its place" in caught.value.cure
+        assert f"list {what.removeprefix('class ')} in REDISQ_VALUE_CLASSES" in caught.value.cure
 
     def test_classes_themselves(self, spider: BookSpider) -> None:
         """Those that are listed, as in scrapy-poet's ``meta["inject"]``; two make two requests."""
@@ -251,7 +248,7 @@ class TestValues:
         request = Request(URL, **{where: {"a": [Author, Author(name="A", born=1990)]}})  # type: ignore[arg-type]
         with pytest.raises(Unserializable, match=rf"{where}\['a'\]\[0\]: class .*Author") as caught:
             serializer.dumps(request)
-        assert caught.value.cure == f"list {__name__}.Author in REDISQ_VALUE_CLASSES"
+        assert f"list {__name__}.Author in REDISQ_VALUE_CLASSES" in caught.value.cure
         listing = Serializer(spider, max_bytes=1 << 16, value_classes=ValueClasses([Author]))
         entry = listing.dumps(request)
         assert getattr(listing.loads(entry), where) == getattr(request, where)
@@ -388,11 +385,6 @@ def test_items_module_of_the_project(
     assert "REDISQ_VALUE_CLASSES" in caplog.text
 
 
-def test_what_a_platform_counts_up_is_no_mark() -> None:
-    """Scrapinghub's entry point numbers requests and responses in each process."""
-    assert marks(Request(URL, meta={"_hsid": 3, "_hsparent": 1})) == marks(Request(URL))
-
-
 def test_marks_tell_objects_apart() -> None:
     """Unfiltered requests for one URL that differ in an item or in a partial's argument differ."""
 
@@ -411,4 +403,6 @@ def test_marks_tell_objects_apart() -> None:
         Request(URL, callback=lambda response: None),
     ]
     assert len({marks(request) for request in requests}) == len(requests)
+    # Scrapinghub's entry point numbers requests and responses in each process.
+    assert marks(Request(URL, meta={"_hsid": 3, "_hsparent": 1})) == marks(Request(URL))
     assert marks(requests[1]) == marks(Request(URL, meta={"book": Book(title="A")}))
