@@ -98,9 +98,9 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
 
     Settings, meta keys, stats and the signal robots_parsed are Scrapy's. One worker fetches a
     host's robots.txt, once a run or when it has expired, and the others wait for it. An answer
-    other than 2xx counts as an empty text (RFC 9309, 2.3.1.3), but 5xx, as
-    ``REDISQ_ROBOTS_ERRORS`` says, for "nothing is allowed for now" (2.3.1.4): then requests go
-    back, and the slot is left alone as one that fails. Of large texts `condensed` is heeded.
+    other than 2xx counts as an empty text (RFC 9309, 2.3.1.3), but 5xx for "nothing is allowed for
+    now" (2.3.1.4): then requests go back, and the slot is left alone as one that fails. Of large
+    texts `condensed` is heeded.
     ``Crawl-delay`` or ``Request-rate``, whichever is slower and at most
     ``REDISQ_CRAWL_DELAY_MAX``, is the delay of the slot. While Redis is away each worker fetches
     for itself. With another scheduler this is Scrapy's.
@@ -270,7 +270,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             # It leads to another host, or its pages are grouped: then nothing else keeps the page's
             # slot from being asked again and again, and the crawl open.
             gate = self._in_use.gate
-            if self._closes and not gate.never_answers(error.slot):
+            if not gate.never_answers(error.slot):
                 # That a person has paused a slot is nobody's fault.
                 return await self._close(host, 0, None if gate.is_paused(error.slot) else began)
             self._failed(error, f"Error downloading robots.txt of {host}")
@@ -285,18 +285,13 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         else:
             self._count("robotstxt/response_count")
             self._count(f"robotstxt/response_status_count/{response.status}")
-            if response.status >= 500 and self._closes:
+            if response.status >= 500:
                 return await self._close(host, response.status, began)
             text = response.body if 200 <= response.status < 300 else b""
             valid = valid_for(response)
             parser, size = await self._parse(text, host, request)
         await self._tell(self._shared.keep(host, text, valid))
         return Rules(parser, time.monotonic() + valid, size, is_news=True)
-
-    @property
-    def _closes(self) -> bool:
-        """Whether a host is closed that cannot say what it allows."""
-        return self._in_use.settings.robots_errors == "disallow"
 
     async def _close(self, host: str, status: int, began: float | None) -> Rules:
         await self._tell(self._shared.keep(host, None, CLOSED_FOR))

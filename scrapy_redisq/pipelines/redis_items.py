@@ -40,9 +40,8 @@ class RedisPipeline(BatchPipeline):
     """Puts items into the Redis list or stream REDISQ_ITEMS_KEY, as scrapy-redis does.
 
     At least once: after a crash, or an answer that was lost, an item may be there twice. A stream's
-    entry has the fields ``key``, the same then, and ``item``; in a list nothing tells. Either keeps
-    the last REDISQ_ITEMS_MAX items if that is not 0; how many were dropped is the stat
-    ``redisq/sink/dropped``. See ``docs/sinks.md`` for what a database does better.
+    entry has the fields ``key``, the same then, and ``item``; in a list nothing tells. See
+    ``docs/sinks.md`` for what a database does better.
     """
 
     _server: Server | None = None
@@ -109,46 +108,25 @@ class RedisPipeline(BatchPipeline):
         """
         for part in _parts([row for row in rows if id(row) not in self._added]):
             try:
-                answers = await self._send(part)
+                await self._send(part)
             except (redis.RedisError, OSError) as error:
                 if isinstance(error, (redis.ConnectionError, OSError)) and self._server:
                     await asyncio.to_thread(self._server.revive)
                 raise self._translated(error) from None
             self._added.update((id(row), row) for row in part)
-            self._count_dropped(answers)
         for row in rows:
             self._added.pop(id(row), None)
 
-    async def _send(self, rows: list[Row]) -> list[Any]:
+    async def _send(self, rows: list[Row]) -> None:
         assert self._client is not None  # open() has been called
         settings, key = self.settings, self._target
         async with self._client.pipeline(transaction=True) as pipe:
             if settings.items_type == "list":
                 pipe.execute_command("RPUSH", key, *(row[ENCODED] for row in rows))
-                if settings.items_max:
-                    pipe.execute_command("LTRIM", key, -settings.items_max, -1)
             else:
                 for row in rows:
                     pipe.execute_command("XADD", key, "*", "key", row.key, "item", row[ENCODED])
-                if settings.items_max:
-                    pipe.execute_command("XTRIM", key, "MAXLEN", "~", settings.items_max)
-            return list(await pipe.execute())
-
-    def _count_dropped(self, answers: list[Any]) -> None:
-        most = self.settings.items_max
-        if not most:
-            return
-        stream = self.settings.items_type == "stream"
-        dropped = int(answers[-1]) if stream else max(0, int(answers[0]) - most)
-        stats: Any = self.crawler.stats
-        if dropped and not stats.get_value("redisq/sink/dropped"):
-            logger.warning(
-                "%s is full: the oldest items are dropped from now on (REDISQ_ITEMS_MAX = %d)",
-                self._target,
-                most,
-            )
-        if dropped:
-            stats.inc_value("redisq/sink/dropped", dropped)
+            await pipe.execute()
 
     def _translated(self, error: Exception) -> Exception:
         # redis-py puts the command before the server's words, and with it the item. Since 7 the

@@ -25,7 +25,7 @@ DAY, YEAR = 86_400, 31_536_000
 
 
 class Explained(ValueError):
-    """Raised with what a part of a setting takes, where that says more than what the whole does."""
+    """Raised with what a part of a setting takes, where that says more than the whole."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,14 @@ def _require(holds: bool) -> None:
 
 # Truth, numbers and choices
 
+_TRUTH = {"1", "true", "yes", "on"}
+
 
 @taking("True or False")
 def boolean(value: Any) -> bool:
     text = str(value).strip().lower()
-    _require(text in {"1", "true", "yes", "on", "0", "false", "no", "off"})
-    return text in {"1", "true", "yes", "on"}
+    _require(text in {*_TRUTH, "0", "false", "no", "off"})
+    return text in _TRUTH
 
 
 def number(low: float, high: float, what: str = "a number") -> Check[float]:
@@ -94,24 +96,19 @@ def whole(low: int, high: int, what: str = "a whole number") -> Check[int]:
     return check
 
 
-def optional(check: Check[T]) -> Check[T | None]:
-    """As ``check``, and None."""
+def whole_or_none(low: int, high: int) -> Check[int | None]:
+    check = whole(low, high)
 
     @taking(f"{check.takes}, or None")
-    def or_none(value: Any) -> T | None:
+    def or_none(value: Any) -> int | None:
         return None if value in (None, "None") else check.convert(value)
 
     return or_none
 
 
-def size(low: int, high: int) -> Check[int]:
-    return whole(low, high, "bytes")
-
-
 @taking("a share from 0 to 1 such as 0.8, or whole bytes, up to 1e15")
 def memory(value: Any) -> float:
-    amount = float(value)
-    _require(0 <= amount <= 1e15 and not isinstance(value, bool))
+    amount = number(0, 1e15).convert(value)
     _require(amount <= 1 or amount.is_integer())
     return amount
 
@@ -127,26 +124,23 @@ def one_of(*choices: str) -> Check[str]:
 
 # Texts
 
-URL_SCHEMES = (
-    "redis://",
-    "rediss://",
-    "unix://",
-    "redis+cluster://",
-    "rediss+cluster://",
-    "redis+sentinel://",
-    "rediss+sentinel://",
-    "embedded://",
+URL_SCHEMES = tuple(
+    f"{scheme}://"
+    for scheme in (
+        *("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"),
+        *("redis+sentinel", "rediss+sentinel", "embedded"),
+    )
 )
 
 _SPIDER = {"spider": "spider"}
 _SPIDER_TAKES = "%(spider)s is the spider's name"
 
-_FRONTIER_NAME = re.compile(r"[^{}\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
-_RUN_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
-
-LONGEST_NAME = 100
-LONGEST_RUN_NAME = 200
+LONGEST_NAME, LONGEST_RUN_NAME = 100, 200
 """Characters."""
+
+_CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
+_FRONTIER_NAME = re.compile(rf"[^{{}}{_CONTROL}]{{1,{LONGEST_NAME}}}")
+_RUN_NAME = re.compile(rf"[^{_CONTROL}]{{0,{LONGEST_RUN_NAME}}}")
 
 
 def text(takes: str, holds: Callable[[str], object] = lambda value: True) -> Check[str]:
@@ -178,7 +172,7 @@ def pattern(takes: str, holds: Callable[[str], object] = lambda filled: True) ->
 
 frontier_name = text(
     f"1 to {LONGEST_NAME} characters without braces, control characters or surrogates",
-    lambda value: len(value) <= LONGEST_NAME and _FRONTIER_NAME.fullmatch(value),
+    _FRONTIER_NAME.fullmatch,
 )
 
 ARGUMENTS = "%(arguments)s"
@@ -187,10 +181,7 @@ frontier_pattern = text(
     lambda value: frontier_name.convert(value % {**_SPIDER, "arguments": "arguments"}),
 )
 
-_run_name = pattern(
-    f"text of at most {LONGEST_RUN_NAME} characters",
-    lambda filled: len(filled) <= LONGEST_RUN_NAME and _RUN_NAME.fullmatch(filled),
-)
+_run_name = pattern(f"text of at most {LONGEST_RUN_NAME} characters", _RUN_NAME.fullmatch)
 
 
 @taking(f"{_run_name.takes}; ''")
@@ -225,15 +216,18 @@ def _list_of(takes: str, item: Callable[[Any], T]) -> Check[tuple[T, ...]]:
     return Check(takes, lambda value: tuple(map(item, _listed(value))))
 
 
-def _name(item: Any) -> str:
-    _require(isinstance(item, str))
-    return str(item)
+statuses = _list_of("a list of HTTP statuses such as [429, 503]", whole(100, 599).convert)
+
+meta_keys = _list_of("a list of keys of meta", text("a key").convert)
+
+_scheme = text("a scheme", re.compile(r"[A-Za-z][A-Za-z0-9+.-]*").fullmatch)
 
 
-def _scheme(item: Any) -> str:
-    scheme = _name(item).lower()
-    _require(bool(re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme)))
-    return scheme
+@taking("a list of URL schemes, such as 'http' or 's3'")
+def schemes(value: Any) -> tuple[str, ...]:
+    names = tuple(_scheme.convert(item).lower() for item in _listed(value))
+    _require(bool(names))
+    return names
 
 
 def _path(item: Any) -> Any:
@@ -241,23 +235,9 @@ def _path(item: Any) -> Any:
     return item
 
 
-statuses = _list_of("a list of HTTP statuses such as [429, 503]", whole(100, 599).convert)
-
-
-@taking("a list of URL schemes, such as 'http' or 's3'")
-def schemes(value: Any) -> tuple[str, ...]:
-    names = tuple(map(_scheme, _listed(value)))
-    _require(bool(names))
-    return names
-
-
-def names(of_what: str) -> Check[tuple[str, ...]]:
-    return _list_of(f"a list of {of_what}", _name)
-
-
 def paths(of_what: str) -> Check[tuple[Any, ...]]:
     """Of classes, as they are or by their import paths."""
-    return _list_of(f"a list of {of_what}", _path)
+    return _list_of(f"a list of {of_what} or their import paths", _path)
 
 
 # Dicts. From the command line they come as JSON.
@@ -272,9 +252,7 @@ def _dict(value: Any) -> dict[Any, Any]:
     "'extra' and 'columns'"
 )
 def tables(value: Any) -> dict[Any, dict[str, Any]]:
-    tables = {name: dict(options) for name, options in _dict(value).items()}
-    _require(all(isinstance(name, (str, type)) for name in tables))
-    return tables
+    return {_path(name): dict(options) for name, options in _dict(value).items()}
 
 
 @taking(RATE_TAKES)

@@ -115,7 +115,7 @@ class CrawlSettings:
     )
     max_entry_bytes = Setting(
         1_048_576,
-        checks.size(1_024, 134_217_728),
+        checks.whole(1_024, 134_217_728, "bytes"),
         "Largest serialised request; larger ones are refused and their page is marked dead.",
     )
     max_outbox = Setting(
@@ -156,19 +156,19 @@ class CrawlSettings:
     )
     request_classes = Setting(
         (),
-        checks.paths("request classes or their import paths"),
+        checks.paths("request classes"),
         "Request subclasses, beside Scrapy's own, that may be stored.",
     )
     value_classes = Setting(
         (),
-        checks.paths("classes or their import paths"),
+        checks.paths("classes"),
         "Classes whose objects requests may hold, in `meta`, `cb_kwargs` or arguments of a "
         "callback. Items, dataclasses, attrs classes, enums and named tuples in the spider's "
         "module and in the project's `items` are found by themselves.",
     )
     meta_keys = Setting(
         (),
-        checks.names("keys of meta"),
+        checks.meta_keys,
         "Keys of `meta` that may be stored though Scrapy or a plugin imports, starts or opens what "
         "they name (`playwright_page_methods`, an import path as `referrer_policy`). Others are "
         "refused when they are pushed, and a dead letter where they are stored: see "
@@ -176,7 +176,7 @@ class CrawlSettings:
     )
     shards = Setting(
         None,
-        checks.optional(checks.whole(1, MOST_SHARDS)),
+        checks.whole_or_none(1, MOST_SHARDS),
         "Parts of the frontier in a cluster, each with a hash tag of its own. None: as many as it "
         "has masters when the run begins. On one server there is one.",
     )

@@ -48,8 +48,3 @@ class SinkSettings:
         checks.one_of("list", "stream"),
         "What `RedisPipeline` adds items to.",
     )
-    items_max = Setting(
-        0,
-        checks.whole(0, 1_000_000_000),
-        "Items that `RedisPipeline` keeps; the oldest are dropped. 0: all of them.",
-    )

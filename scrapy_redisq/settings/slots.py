@@ -69,13 +69,6 @@ class SlotSettings:
         "Longest delay that a host gets by `Crawl-delay` or `Request-rate` of its robots.txt. "
         "0: they are not heeded.",
     )
-    robots_errors = Setting(
-        "disallow",
-        checks.one_of("disallow", "allow"),
-        "What a robots.txt that is answered with 5xx means. `disallow`: nothing is fetched from "
-        "the host for now, as RFC 9309 (2.3.1.4) says; its requests wait, as those of a slot in "
-        "trouble. `allow`: everything is, as in Scrapy.",
-    )
     retry_delays = Setting(
         checks.EXPONENTIAL,
         checks.delays,

@@ -156,10 +156,9 @@ class TestItems:
     def test_large_items(self, redis_server: RedisServer, kind: str) -> None:
         """A batch of more than one transaction's size is written in order, all of it."""
         batch = [{"n": n, "body": "x" * 1_000_000} for n in range(10)]
-        given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_MAX": 7}
-        write(redis_server.url, batch, **given)
+        write(redis_server.url, batch, REDISQ_ITEMS_TYPE=kind)
         numbers = [item["n"] for item in items(redis_server)]
-        assert numbers == [*range(3, 10)]
+        assert numbers == [*range(10)]
 
 
 @pytest.mark.parametrize(
@@ -197,27 +196,6 @@ def test_offsets_of_seconds_are_refused() -> None:
             encode({"at": value})
 
 
-def test_cap_of_a_list(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    """The last items stay; what was dropped is counted, and said once."""
-    batches = [[{"n": 10 * batch + n} for n in range(10)] for batch in range(5)]
-    pipeline = write(redis_server.url, *batches, REDISQ_ITEMS_MAX=15)
-    assert [item["n"] for item in items(redis_server)] == [*range(35, 50)]
-    assert pipeline.crawler.stats is not None
-    assert pipeline.crawler.stats.get_value("redisq/sink/dropped") == 35
-    assert caplog.text.count("the oldest items are dropped from now on") == 1
-
-
-def test_cap_of_a_stream(redis_server: RedisServer) -> None:
-    """A stream is cut now and then, to some more than the cap; the count says what is gone."""
-    batches = [[{"n": 100 * batch + n} for n in range(100)] for batch in range(12)]
-    pipeline = write(redis_server.url, *batches, REDISQ_ITEMS_MAX=300, REDISQ_ITEMS_TYPE="stream")
-    numbers = [item["n"] for item in items(redis_server)]
-    assert 300 <= len(numbers) < 500
-    assert numbers == [*range(1200 - len(numbers), 1200)]
-    assert pipeline.crawler.stats is not None
-    assert pipeline.crawler.stats.get_value("redisq/sink/dropped") == 1200 - len(numbers)
-
-
 @pytest.mark.parametrize("kind", ["list", "stream"])
 def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
     """A key that is something else ends the crawl: at the start, and when it becomes so."""
@@ -227,7 +205,7 @@ def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
         write(redis_server.url, [{"n": 1}], REDISQ_ITEMS_TYPE=kind)
 
     async def run() -> None:
-        async with opened(redis_server.url, REDISQ_ITEMS_TYPE=kind, REDISQ_ITEMS_MAX=5) as pipeline:
+        async with opened(redis_server.url, REDISQ_ITEMS_TYPE=kind) as pipeline:
             with redis_server.client() as client:
                 client.set("other:items", "x")
             rows = [pipeline.row({"n": 1}, "k")]
@@ -251,11 +229,8 @@ def test_documented_rights(redis_server: RedisServer) -> None:
             "writer", enabled=True, passwords=["+pw"], keys=[KEY, "s"], commands=commands
         )
         client.config_resetstat()
-    for most in 0, 2:
-        kinds = ("list", KEY), ("stream", "s")
-        for kind, key in kinds:
-            given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_KEY": key, "REDISQ_ITEMS_MAX": most}
-            write(url, [{"n": 1}, {"n": 2}, {"n": 3}], **given)
+    for kind, key in (("list", KEY), ("stream", "s")):
+        write(url, [{"n": 1}, {"n": 2}], REDISQ_ITEMS_TYPE=kind, REDISQ_ITEMS_KEY=key)
     with redis_server.client() as client:
         called = {name.lower() for name in client.info("commandstats")}
         client.acl_deluser("writer")

@@ -64,7 +64,6 @@ WRONG: list[tuple[str, Any]] = [
     ("REDISQ_ITEMS_URL", "http://localhost"),
     ("REDISQ_ITEMS_KEY", "100%"),
     ("REDISQ_ITEMS_TYPE", "set"),
-    ("REDISQ_ITEMS_MAX", -1),
 ]
 
 

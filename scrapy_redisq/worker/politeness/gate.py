@@ -228,7 +228,7 @@ class DownloadGate:
         Without slots it becomes a dead letter.
         """
         if self._judge is None:
-            text = "its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)"
+            text = "its host answers 5xx to robots.txt, so nothing is allowed for now"
             self._in_progress.mark_failed(request, Problem("robots", text, status=status))
             raise IgnoreRequest(text)
         if began is not None:
@@ -238,7 +238,7 @@ class DownloadGate:
         self._judged(told, None)
         if self._in_progress.send_back(request, counted=False, others_first=True):
             raise SlotParked("nothing is allowed for now", slot)
-        raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
+        raise LeftAlone("its host answers 5xx to robots.txt, so nothing is allowed for now")
 
     def allowed_at_once(self, slot: str) -> int:
         """See ``Downloads.lift_limits``."""
