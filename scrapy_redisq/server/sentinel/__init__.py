@@ -5,6 +5,6 @@ Sentinels say may be old: one that was cut off from the others names the former 
 as that lasts, and each needs a second or two to hear of a failover. So their answers are compared
 by their epoch, which counts failovers, and `SentinelAccess.confirm` wants those of a majority.
 
-``finder`` asks Sentinels, ``connections`` lead to the server that they name, ``access`` is what
+``finder`` asks Sentinels, ``pools`` lead to the server that they name, ``access`` is what
 `scrapy_redisq.server.connection.Server` needs of them.
 """

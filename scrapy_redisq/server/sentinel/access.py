@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -19,14 +18,8 @@ from redis.retry import Retry
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.access import NAMELESS, Access, async_options, blocking_options
 from scrapy_redisq.server.address import SentinelService
-from scrapy_redisq.server.sentinel.connections import (
-    POLL,
-    AsyncConnection,
-    AsyncSSLConnection,
-    Connection,
-    SSLConnection,
-)
 from scrapy_redisq.server.sentinel.finder import Finder, Place, View
+from scrapy_redisq.server.sentinel.pools import POLL, AsyncPool, Pool
 
 __all__ = ["SentinelAccess"]
 
@@ -63,26 +56,19 @@ class SentinelAccess(Access):
         given = {name: value for name, value in typed.items() if name not in _OF_SERVERS}
         given = {**NAMELESS, **options, **given, **asking, "retry": Retry(NoBackoff(), 0)}
         self.finder = Finder(address, given)
-        self._connections: WeakSet[Any] = WeakSet()
+        self._async_pools: WeakSet[AsyncPool] = WeakSet()
         self._told: Place | None = None
         self._unvouched = 0
         """Rounds in a row since a majority last named the primary."""
 
     def client(self, timeout: float) -> redis.Redis:
-        pool = redis.ConnectionPool(
-            connection_class=SSLConnection if self._address.tls else Connection,
-            finder=self.finder,
-            **blocking_options(timeout, self._options),
-        )
-        return redis.Redis.from_pool(pool)
+        options = blocking_options(timeout, self._options)
+        return redis.Redis.from_pool(Pool(self.finder, tls=self._address.tls, **options))
 
     def async_client(self, timeout: float) -> redis.asyncio.Redis:
-        pool = redis.asyncio.ConnectionPool(
-            connection_class=AsyncSSLConnection if self._address.tls else AsyncConnection,
-            finder=self.finder,
-            made=self._connections,
-            **async_options(timeout, self._options),
-        )
+        options = async_options(timeout, self._options)
+        pool = AsyncPool(self.finder, tls=self._address.tls, **options)
+        self._async_pools.add(pool)
         return redis.asyncio.Redis.from_pool(pool)
 
     def find(self) -> None:
@@ -130,11 +116,8 @@ class SentinelAccess(Access):
                 "The primary is %s:%d now, by its Sentinels", *(self.finder.primary or ())
             )
         self._told = self.finder.primary
-        for connection in list(self._connections):
-            if connection.leads_elsewhere:
-                # What is on its way there has no answer, and is sent again.
-                with contextlib.suppress(redis.RedisError, OSError):
-                    await connection.disconnect()
+        for pool in list(self._async_pools):
+            await pool.leave_former()
 
     async def follow(self) -> None:
         while True:

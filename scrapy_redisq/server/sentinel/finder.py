@@ -141,6 +141,11 @@ class Finder:
         """When a majority has last named the primary that is known here, by time.monotonic()."""
         self.asked_at = 0.0
 
+    def discover_master(self, service_name: str) -> Place | None:
+        """As redis-py's pools ask for the primary."""
+        self.find()
+        return self.primary
+
     def find(self, *, all_of_them: bool = False) -> list[View]:
         """Ask for the primary, in turn, until a majority of the Sentinels names one, and one of
         them knows of the last failover that is known here. Sentinels that are short of time begin
