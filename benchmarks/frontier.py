@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.common import Figures, Result, Target, alternate, cpu_of
 from benchmarks.loads.clients import Clients
-from lab.servers import RedisServer, any_server, binaries, bloom_module
+from lab.servers import RedisServer, any_server, binaries
+from scrapy_redisq.server.embedded.binaries import bloom_module
 
 REQUESTS = 50_000  # a second, on one Redis
 OVER_PEER = 10

@@ -27,9 +27,10 @@ from lab.databases import (
     mariadb_binaries,
     postgres_binaries,
 )
-from lab.servers import RedisServer, any_server, binaries, bloom_module
+from lab.servers import RedisServer, any_server, binaries
 from lab.session import SHARED
 from scrapy_redisq.commands.main import main
+from scrapy_redisq.server.embedded.binaries import bloom_module
 from tests.harness import collected
 from tests.harness.command import Ran, Redisq
 from tests.harness.crawl import Run

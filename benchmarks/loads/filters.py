@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import redis
 
-from lab.servers import RedisServer, any_server, bloom_module
+from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import raw_string, source
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
+from scrapy_redisq.server.embedded.binaries import bloom_module
 
 BATCH = 300
 """Fingerprints a call: as many as one exchange may carry."""

@@ -3,10 +3,9 @@
 ::
 
     serializer       the requests of one spider as entries, and back
-    entry_format     what an entry holds, byte by byte, and how it is checked
+    entry_format     what an entry holds, and how it is checked; the classes of requests
     values           Python's plain values in msgpack, each with its type
     value_classes    objects of a project's classes
-    request_classes  the classes of requests that may be stored
     callbacks        the names of a spider's methods
     meta             which keys of meta are safe; delays and counts of retries in it
     identity         what an unfiltered request is known by

@@ -1,8 +1,8 @@
 """The format of an entry: a version byte, then one msgpack map with one-letter keys.
 
 `Entry` is that map, in which defaults are left out. msgspec checks the type of each field when an
-entry is read, and so says what may be written. Which classes and callbacks an entry may name is the
-business of `scrapy_redisq.serialization.serializer`.
+entry is read, and so says what may be written. A `RequestClass` is one of the classes of requests
+that may be stored: Scrapy's own, and those that a setting lists.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import re
 from collections.abc import Callable, Collection
 from encodings.aliases import aliases
 from types import NoneType
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from msgspec import Meta, MsgspecError, Struct, ValidationError
-from scrapy.http import Request
+from scrapy.http import FormRequest, JsonRequest, Request, XmlRpcRequest
+from scrapy.utils.misc import load_object
 
 from scrapy_redisq.errors import (
     EntryTooLarge,
     ForeignEntry,
+    SettingError,
     Undecodable,
     Unserializable,
     reason,
 )
 from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
-from scrapy_redisq.serialization.request_classes import RequestClass
 from scrapy_redisq.serialization.value_classes import NONE, Stored, ValueClasses
 from scrapy_redisq.serialization.values import (
     check_depth,
@@ -132,6 +133,55 @@ _decode_checked = decoder(Stored, _Checked)
 _ENCODINGS = frozenset(aliases) | frozenset(aliases.values())
 _ENCODINGS |= {"cp1006", "cp720", "cp737", "cp856", "cp874", "cp875", "koi8_t", "koi8_u"}
 _ENCODINGS |= {"mac_arabic", "mac_croatian", "mac_farsi", "mac_romanian", "utf_8_sig"}
+
+
+class RequestClass(NamedTuple):
+    """A request class that may be stored, the code that entries hold for it ('': Request), and
+    its constructor's attributes beside those of Request."""
+
+    cls: type[Request]
+    code: str
+    extra: tuple[str, ...]
+
+    @classmethod
+    def of(cls, request_class: type[Request], code: str) -> RequestClass:
+        extra = [name for name in request_class.attributes if name not in Request.attributes]
+        return cls(request_class, code, tuple(extra))
+
+    @classmethod
+    def listed(cls, given: type | str) -> RequestClass:
+        """One of ``REDISQ_REQUEST_CLASSES``. Raises `SettingError` for what is none."""
+        try:
+            loaded = load_object(given) if isinstance(given, str) else given
+            if not issubclass(loaded, Request):
+                raise TypeError("it is none")
+        except Exception as error:
+            takes = f"subclasses of scrapy.Request or their import paths ({reason(error)})"
+            raise SettingError("REDISQ_REQUEST_CLASSES", given, takes) from error
+        return cls.of(loaded, type_name(loaded))
+
+    def extra_of(self, request: Request) -> dict[str, Any]:
+        """What the request has beside the attributes of Request. Raises `Unserializable`."""
+        try:
+            extra = {name: getattr(request, name) for name in self.extra}
+        except Exception as error:
+            # A property of the project's own class; the request can still be run locally.
+            raise Unserializable(f"{type_name(self.cls)}: {reason(error)}") from error
+        if self.cls is JsonRequest and extra["dumps_kwargs"] == {"sort_keys": True}:
+            del extra["dumps_kwargs"]  # the constructor fills that in
+        return extra
+
+
+REQUEST = RequestClass.of(Request, "")
+
+SCRAPY_CLASSES = (
+    REQUEST,
+    RequestClass.of(FormRequest, "F"),
+    RequestClass.of(JsonRequest, "J"),
+    RequestClass.of(XmlRpcRequest, "X"),
+)
+
+CODES = {kind.code: kind.cls.__name__ for kind in SCRAPY_CLASSES}
 
 
 def encode_request(

@@ -24,15 +24,17 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.serialization.callbacks import Callbacks
 from scrapy_redisq.serialization.entry_format import (
+    REQUEST,
+    SCRAPY_CLASSES,
     CallbackName,
     Entry,
+    RequestClass,
     decode_entry,
     encode_request,
     entry_decoder,
     shown,
 )
 from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
-from scrapy_redisq.serialization.request_classes import REQUEST, SCRAPY_CLASSES, RequestClass
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 from scrapy_redisq.serialization.values import is_plain, type_name
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from lab.servers import bloom_module
 from lab.site import Answer, linked_pages
 from scrapy_redisq.frontier.bitmap_layout import bitmap_layers
+from scrapy_redisq.server.embedded.binaries import bloom_module
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig
 from tests.faults.size import SIZE

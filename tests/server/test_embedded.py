@@ -20,13 +20,14 @@ import pytest
 import redis
 
 from lab.launcher import ROOT, fork
-from lab.servers import any_server, binaries, bloom_module, log_in, tear, wait_until
+from lab.servers import any_server, binaries, log_in, tear, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq import Frontier
 from scrapy_redisq.errors import EmbeddedServerError, ServerUnreachable
 from scrapy_redisq.server import embedded
 from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.server.embedded import EmbeddedServer
+from scrapy_redisq.server.embedded.binaries import bloom_module
 from scrapy_redisq.server.embedded.folder import MAX_SOCKET_BYTES
 from tests.harness.crawl import PROJECT, Crawl
 

@@ -187,9 +187,14 @@ def _launch_once(folder: ServerFolder, locks: Locks, command: list[str]) -> str 
 
 
 def _run_keeper(folder: ServerFolder, locks: Locks, command: list[str]) -> None:
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise EmbeddedServerError(
+            "the embedded server needs a Python to run its keeper, and this program brings none: "
+            "set REDISQ_URL to a server that runs elsewhere"
+        )
     keeper: list[str | Path] = [sys.executable, "-I", "-S", Path(__file__).with_name("keeper.py")]
     try:
-        with locks.for_keeper() as files, folder.log.open("ab") as log:
+        with locks.for_keeper() as files, open(folder.log, "ab", opener=_private) as log:
             # The keeper is nobody's child: it outlives who started it, and Ctrl-C in the terminal
             # does not reach its session.
             subprocess.run(
@@ -208,6 +213,10 @@ def _run_keeper(folder: ServerFolder, locks: Locks, command: list[str]) -> None:
         raise EmbeddedServerError(
             f"the embedded server cannot be started in {folder.path} (REDISQ_URL): {error}"
         ) from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _command(folder: ServerFolder, binary: ServerBinary) -> list[str]:
