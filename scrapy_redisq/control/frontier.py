@@ -174,8 +174,6 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
         result = Pushed() if result is None else result
         try:
             self._push(requests_or_urls, result)
-        except ServerFull:
-            raise
         except TROUBLE as error:
             if not self._server.masters:
                 raise
@@ -212,10 +210,15 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
         growth = self._settings.growth_limit() or growth_limit_of(self._meta(self._status(0)))
         while chunk := list(itertools.islice(numbered, self._room(growth))):
             seeds = self._read(chunk, result)
+            told = False
             while seeds:
-                joined = joined or self._begin()
-                shard, part, others = self._parted(seeds, joined)
-                outcome: str = self._run(self._push_call(shard, part, joined))
+                try:
+                    joined = joined or self._begin()
+                    shard, part, others = self._parted(seeds, joined)
+                    outcome: str = self._run(self._push_call(shard, part, joined))
+                except ServerFull as full:
+                    told = self._wait(str(full), told=told)
+                    continue
                 if outcome == "sealed":
                     try:
                         self._drive(runs.open_shard(self.name, shard, joined.run))
@@ -284,12 +287,16 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
             if not (reached := growth.reached(unfinished, fills)):
                 room = growth.pending - unfinished if growth.pending else PUSH_BATCH
                 return min(room, PUSH_BATCH)
-            if not told:
-                nobody = "" if self.status()["state"] == "running" else ", and no worker is there"
-                self.waiting_to_push(f"waits for room: {reached}{nobody}")
-            told = True
-            time.sleep(PUSH_WAIT)
+            told = self._wait(reached, told=told)
         return PUSH_BATCH
+
+    def _wait(self, why: str, *, told: bool) -> bool:
+        """Wait a moment for room, and say so, unless that was ``told``; -> True."""
+        if not told:
+            nobody = "" if self.status()["state"] == "running" else ", and no worker is there"
+            self.waiting_to_push(f"waits for room: {why}{nobody}")
+        time.sleep(PUSH_WAIT)
+        return True
 
     def _parted(
         self, seeds: list[Seed], joined: calls.Joined

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
@@ -250,3 +251,20 @@ def test_a_push_keeps_the_limit_of_the_workers_in_the_run_that_it_begins(
         assert worker.leave()  # the run is complete
         frontier.push(["https://books.example/1"])
         assert growth_limit_of(frontier._meta(frontier._status(0))) == growth
+
+
+def test_a_push_waits_for_a_full_redis(redis_server: RedisServer) -> None:
+    """To begin a run as well as to add to one."""
+    for url in ("https://books.example/1", "https://books.example/2"):
+        with (
+            redis_server.client() as client,
+            Frontier.from_url(redis_server.url, "books") as frontier,
+        ):
+
+            def make_room(why: str, client: redis.Redis = client) -> None:
+                assert "maxmemory" in why
+                client.config_set("maxmemory", 0)
+
+            frontier.waiting_to_push = make_room
+            client.config_set("maxmemory", 1)
+            assert frontier.push([url]).accepted == 1
