@@ -326,7 +326,13 @@ class Conclusion:
 
 
 def conclude(
-    name: str, shard: int, *, run: str = "", seal: int = 0, producer: bool = False
+    name: str,
+    shard: int,
+    *,
+    run: str = "",
+    seal: int = 0,
+    producer: bool = False,
+    newcomer: bool = False,
 ) -> Call[Conclusion]:
     """Complete the run if nothing is left of it; with several shards, one step of that."""
 
@@ -336,7 +342,13 @@ def conclude(
             what.decode(), of_run.decode(), int(number), int(shards), spread == b"True"
         )
 
-    data = {"run": run, "first": shard == 0, "seal": seal, "producer": producer}
+    data = {
+        "run": run,
+        "first": shard == 0,
+        "seal": seal,
+        "producer": producer,
+        "newcomer": newcomer,
+    }
     return call_of("run/conclude", name, shard, data, decode)
 
 

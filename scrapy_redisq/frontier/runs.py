@@ -222,8 +222,12 @@ def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
     """Complete the run (with "" whichever there is) if nothing is left and nobody is there.
 
     -> it is complete, by this call. Raises `calls.MayComeBack` without ``run`` if workers may.
+    Without ``run`` it is not completed where requests are missing: a worker is to say so.
     """
-    found: calls.Conclusion = yield calls.conclude(name, 0, run=run, producer=producer)
+    newcomer = not run
+    found: calls.Conclusion = yield calls.conclude(
+        name, 0, run=run, producer=producer, newcomer=newcomer
+    )
     if found.what == "wait":
         raise calls.MayComeBack(
             f"the run of frontier {name!r} is complete, but after an outage its workers may still "
@@ -231,10 +235,12 @@ def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
         )
     if found.what == "sealed":
         for shard in shard_numbers(name, min(found.shards, MOST_SHARDS), found.spread)[1:]:
-            part = yield calls.conclude(name, shard, run=found.run, seal=found.number)
+            part = yield calls.conclude(
+                name, shard, run=found.run, seal=found.number, newcomer=newcomer
+            )
             if part.what != "sealed":
                 return False
-        found = yield calls.conclude(name, 0, run=found.run, seal=found.number)
+        found = yield calls.conclude(name, 0, run=found.run, seal=found.number, newcomer=newcomer)
     return found.what == "complete"
 
 

@@ -465,6 +465,26 @@ def test_what_another_run_has_left_hides_nothing(
     assert "c" in crawl(client, heir)
 
 
+def test_it_is_said_that_requests_are_missing_though_the_last_worker_was_killed(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """The next worker does not complete the run unseen: it comes into it, and finds what is
+    missing."""
+    worker = member()
+    add(worker, "a", "b")
+    (lease,) = worker.claim(1)
+    client.delete(key("queue:host:0"))
+    worker.finish(lease)
+    worker.exchange()
+    client.zadd(key("workers"), {worker.id: 1})
+    heir = member()
+    assert not heir.joined.new
+    reply = ask(heir)
+    assert (reply.complete, reply.created - reply.finished) == (True, 1)
+    assert heir.leave()
+    assert member().joined.new
+
+
 def test_a_request_whose_deliveries_are_more_than_is_allowed_now(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:

@@ -2,7 +2,8 @@
 --
 -- Input    run ('' on shard 0: whichever there is), first (this is shard 0), seal (the number that
 --          shard 0 gave; 0: not yet), producer (does not end a run that workers with
---          REDISQ_KEEP_ALIVE have left)
+--          REDISQ_KEEP_ALIVE have left), newcomer (was not in the run: does not end one in which
+--          requests are missing, so that a worker says so)
 -- Reply    {what, run, number, shards, 'True' if these are on several servers}, what being
 --            complete    the run is, by this call
 --            sealed      this shard is, with `number`; so must be all others, and then this must
@@ -31,6 +32,10 @@ if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 then ret
 local workers = redis.call('ZRANGE', WORKERS, 0, -1, 'WITHSCORES')
 for i = 1, #workers, 2 do
   if leases_held(workers[i]) > 0 then return unfinished end
+end
+local there_was = fields_of(COUNTS, 'created', 'finished')
+if input.newcomer and number_of(there_was.created) > number_of(there_was.finished) then
+  return unfinished
 end
 
 local longest, ttls = 0, {}
