@@ -12,6 +12,7 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,8 @@ class KeptRequests:
         self._delayed: list[tuple[float, int, Request]] = []
         self._arrivals = itertools.count()
         self._number = self._own = 0
+        self._holders: Counter[Page] = Counter()
+        """How many each page holds."""
         self._known: set[bytes] = set()
         """Fingerprints of filtered ones, of pages that live or are done."""
         self._known_by: dict[Page, list[bytes]] = {}
@@ -80,6 +83,7 @@ class KeptRequests:
                 self._known_by.setdefault(page.holder, []).append(fingerprint)
         if page.holder is not None:
             page.holder.waits_for += 1
+            self._holders[page.holder] += 1
         self._number += 1
         self._own += page.holder is None
         self._push(page, delay)
@@ -144,9 +148,10 @@ class KeptRequests:
                 self._try_again(page)
             else:
                 self._end(page)
-        for request, page in list(self._waiting.items()):
-            is_anothers = page.is_void or (page.holder is not None and page.holder.given_back)
-            if closing or (is_anothers and page.asked_again):
+        # One page may hold very many.
+        anothers = {page for page in self._holders if page.is_void or page.given_back}
+        for request, page in list(self._waiting.items()) if closing or anothers else ():
+            if closing or (page.holder in anothers and page.asked_again):
                 del self._waiting[request]
                 page.give_back()
                 self._end(page)
@@ -165,6 +170,9 @@ class KeptRequests:
         holder, problem, request = page.holder, page.problem, page.request
         if holder is not None:
             holder.waits_for -= 1
+            self._holders[holder] -= 1
+            if not self._holders[holder]:
+                del self._holders[holder]
             if page.given_back:
                 holder.give_back()
             if problem is not None and holder.problem is None:
