@@ -67,6 +67,34 @@ class People:
         }
         await self._say(f"push {number}", lambda frontier: frontier.push([request]))
 
+    async def requeue(self) -> int:
+        """Requeue all dead letters, once; -> how many."""
+        requeued = 0
+
+        def requeue(frontier: Frontier) -> None:
+            nonlocal requeued
+            letters = list(frontier.dead())
+            requeued += len(letters)  # of what is not heard a part may be
+            frontier.requeue_same(letters)
+
+        await self._say("", requeue)
+        return requeued
+
+    async def tell(self, what: str) -> None:
+        """Tell all workers something."""
+        await self._say("work" if what == "work" else "", lambda frontier: frontier.tell(what))
+
+    async def mend(self, key: str, kind: bytes) -> None:
+        """Delete a key that was written over, and is of this type then; say that it is in order."""
+
+        def put_in_order(frontier: Frontier) -> None:
+            server = self._world.network.primary_of(key)
+            if server.redis.type(key) == kind:
+                server.redis.delete(key)
+            frontier.mend()
+
+        await self._say(f"mend {key}", put_in_order)
+
     def lost(self) -> None:
         """The server may have forgotten what it was told: it is told again."""
         for what, action in list(self._said.items()):

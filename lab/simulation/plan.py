@@ -40,6 +40,9 @@ FEATURES = {
     "own_starts": 0.15,
     "again": 0.15,
     "keep_alive": 0.1,
+    "deep_hidden": 0.3,
+    "hidden_fails": 0.15,
+    "tries_again": 0.2,
 }
 """What a spider or its site may do -> how often one does."""
 
@@ -70,6 +73,10 @@ FAULTS = {
     "failover": 0.15,
     "leave": 0.15,
     "stranger": 0.1,
+    "damage": 0.05,
+    "requeue": 0.1,
+    "quiet": 0.08,
+    "told_to_stop": 0.08,
 }
 """What may go wrong -> how often it does in a crawl."""
 
@@ -158,6 +165,8 @@ def draw(seed: int) -> Plan:
         settings["REDISQ_KEEP_SEEN"] = True
     if chance.random() < 0.15:
         settings["REDISQ_MAX_PENDING"] = chance.choice([5, 20])
+    if random.Random(f"memory {seed}").random() < 0.1:
+        settings["REDISQ_MAX_MEMORY"] = 0.5  # which is reached when the server is full
     if settings["REDISQ_SCHEDULING"] == "priority":
         features -= OF_SLOTS
     if "keep_alive" in features:

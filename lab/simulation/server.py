@@ -51,7 +51,8 @@ end
 """
 
 LOOK = """
-local found = redis.call('HMGET', KEYS[1], 'run', 'state')
+local found = redis.pcall('HMGET', KEYS[1], 'run', 'state')
+if found.err then found = {false, false} end
 for _, key in ipairs(redis.call('KEYS', 'redisq:*')) do
   local left = redis.call('PTTL', key)
   if left >= 0 then

@@ -27,9 +27,11 @@ NEVER = 1_000
 
 @dataclass
 class Page:
-    """``answers``: statuses before the page itself, 0 for no answer. ``hidden``: a page that it
-    asks for with a lambda, ``shared``: others do, too. ``answers``: so many as `NEVER`: it never
-    answers well. ``retry_after``: they say for how long to stay away."""
+    """``answers``: statuses before the page itself, 0 for no answer; as many as `NEVER`: it never
+    answers well. ``hidden``: so many pages that it asks for with a lambda. ``deep``: each of those
+    asks for more, also with a lambda. ``hidden_fails``: then it raises. ``shared``: a page that
+    others ask for with a lambda, too. ``tries``: its callback asks so often to be tried again.
+    ``retry_after``: the answers say for how long to stay away."""
 
     number: int
     host: int
@@ -49,6 +51,9 @@ class Page:
     refused: bool = False
     retry_after: bool = False
     closes: bool = False
+    deep: bool = False
+    hidden_fails: bool = False
+    tries: int = 0
     seconds: float = 0.05
 
     @property
@@ -75,6 +80,9 @@ class Site:
             before = self.pages[(number - 1) // 3]
             if number not in before.links:
                 before.links.append(number)
+        for page in self.pages:
+            if page.redirect is not None:  # its retries count there
+                self.pages[page.redirect].tries = 0
         for page in reversed(self.pages):
             if page.redirect is not None or page.closes:
                 page.raises = False
@@ -145,6 +153,10 @@ class Site:
         page.refused = often("refused_rows", 0.06, later)
         if often("retry_after", 0.06, later) and not page.answers:
             page.answers, page.retry_after = [later.choice([429, 503])], True
+        page.deep = often("deep_hidden", 0.5, later)
+        page.hidden_fails = often("hidden_fails", 0.3, later) and page.hidden > 0
+        if often("tries_again", 0.1, later) and not page.answers:
+            page.tries = later.randrange(1, RETRY_TIMES + 1)
         return page
 
     def asked(self, at: float, host: str, path: str, worker: int) -> None:
@@ -175,15 +187,17 @@ class Site:
                 ask(page.redirect)
                 continue
             name = f"{page.number}"
-            if page.item_raises or page.raises or page.refused:
+            if page.item_raises or page.raises or page.refused or page.hidden_fails:
                 dead.add(page.number)
             if not (page.item_raises or page.refused):
                 keys.add(name)
             if page.shared is not None:
                 keys.add(f"shared{page.shared}")
             keys |= {f"{name}.leaf{n}" for n in range(page.leaves)}
+            keys |= {f"{name}.try{n}" for n in range(page.tries)}
             keys |= {f"{name}.chain{n}" for n in range(page.chain)}
-            keys |= {f"{name}.hidden{n}" for n in range(page.hidden)}
+            for kind in ("hidden", "deep", "deeper")[: 3 if page.deep else 1]:
+                keys |= {f"{name}.{kind}{n}" for n in range(page.hidden)}
             for link in page.links:
                 ask(link)
         if "cookies" in self.plan.features:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import scrapy
 from scrapy import signals
+from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Request, Response, TextResponse
 
@@ -99,6 +100,13 @@ class SimulatedSpider(scrapy.Spider):
         if page.closes and not world().site.closed:
             world().site.closed = True
             raise CloseSpider("enough")
+        request = response.request
+        assert request is not None
+        if (n := request.meta.get("retry_times", 0)) < page.tries:
+            name = {"key": f"{page.number}.try{n}"}
+            yield Request(page.url, self.parse_key, cb_kwargs=name, dont_filter=True)
+            yield get_retry_request(request, spider=self)
+            return
         half = len(page.links) // 2
         for link in page.links[:half]:
             yield self.link(page, link)
@@ -112,9 +120,8 @@ class SimulatedSpider(scrapy.Spider):
         if page.chain:
             yield self.unfiltered(page, self.parse_chain, 0)
         for n in range(page.hidden):
-            key = f"{page.number}.hidden{n}"
-            item: Any = functools.partial(dict, key=key)
-            yield Request(f"{page.url}?hidden{n}", lambda _, item=item: item())  # type: ignore[misc]
+            hidden: Any = functools.partial(self.hidden, page, n)
+            yield Request(f"{page.url}?hidden{n}", lambda _, hidden=hidden: hidden())  # type: ignore[misc]
         if page.shared is not None:
             url, shared = world().site.pages[0].url, f"shared{page.shared}"
             yield Request(f"{url}?{shared}", lambda _: {"key": shared})  # type: ignore[misc]
@@ -122,6 +129,19 @@ class SimulatedSpider(scrapy.Spider):
             yield self.link(page, link)
         if page.raises:
             raise KeyError(page.number)
+
+    def hidden(self, page: Page, n: int) -> Any:
+        yield {"key": f"{page.number}.hidden{n}"}
+        if page.deep:
+            name = {"key": f"{page.number}.deep{n}"}
+            yield Request(page.url, self.parse_key, cb_kwargs=name, dont_filter=True)
+            deeper = f"{page.number}.deeper{n}"
+            yield Request(f"{page.url}?deeper{n}", lambda _: {"key": deeper})  # type: ignore[misc]
+        if page.hidden_fails:
+            raise KeyError(page.number)
+
+    def parse_key(self, response: Response, key: str) -> Any:
+        yield {"key": key}
 
     def link(self, page: Page, link: int) -> Request:
         request = Request(

@@ -8,7 +8,7 @@ import re
 from lab.simulation.clock import BOOTED
 from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
 from lab.simulation.world import END, World
-from scrapy_redisq.errors import ConfigurationMismatch
+from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.serialization.fields import loads_fields
 
@@ -23,6 +23,9 @@ GONE = {"worker", "workers"}
 
 TOLERANCE = 0.9
 """Share of a delay that two starts at a host must be apart."""
+
+DAMAGED = {"frontier_corrupt", "frontier_lost"}
+"""With which it may end after somebody has damaged a key."""
 
 REASONS = {"finished", "shutdown", "enough"}
 """With which a worker may end that was not refused."""
@@ -48,11 +51,11 @@ def judge(world: World) -> list[str]:
     problems = list(world.problems)
     if any(problem.startswith("hang") for problem in problems):
         return problems
-    problems += _items(world)
-    problems += _fetches(world)
+    if world.met["damage"]:
+        problems += _said(world, _items(world))
+    else:
+        problems += _items(world) + _fetches(world) + _redis(world) + _limits(world)
     problems += _workers(world)
-    problems += _redis(world)
-    problems += _limits(world)
     last = max([world.last_fault, *(at - 1_000 for at, *_ in world.site.log[-1:])])
     bound = SLACK + 3 * world.plan.settings["REDISQ_LEASE_TTL"]
     if "refused_rows" in world.plan.features:
@@ -106,6 +109,12 @@ def _items(world: World) -> list[str]:
     return problems
 
 
+def _said(world: World, problems: list[str]) -> list[str]:
+    """Of what is lost with a key it must have been said that it is missing."""
+    corrupt = any(worker.reason == "frontier_corrupt" for worker in world.workers)
+    return [one for one in problems if one.startswith("lost") and not corrupt]
+
+
 def _is_explained(world: World, key: str, dead: set[str]) -> bool:
     number = key.partition(".")[0]
     return number.isdecimal() and bool(world.site.requests_of(int(number)) & dead)
@@ -118,7 +127,7 @@ def _fetches(world: World) -> list[str]:
         if name.startswith("robots") or "side" in name:
             continue
         page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
-        expected = 1 + (len(page.answers) if name.isdecimal() else 0)
+        expected = 1 + (len(page.answers) + page.tries if name.isdecimal() else 0)
         expected = min(expected, 3 if len(page.answers) == NEVER else expected)
         if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
             expected = sum(f"shared{one.shared}" in name for one in site.pages)
@@ -144,6 +153,9 @@ def _workers(world: World) -> list[str]:
         if worker.is_strange and worker.reason and not worker.error and same:
             problems.append(f"w{worker.number} has joined a crawl with other arguments")
         if strangers and isinstance(worker.error, ConfigurationMismatch):
+            continue
+        told = isinstance(worker.error, FrontierCorrupt) or worker.reason in DAMAGED
+        if world.met["damage"] and told:
             continue
         if worker.error is not None:
             problems.append(f"w{worker.number} ended with {worker.error!r}")

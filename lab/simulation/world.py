@@ -25,7 +25,7 @@ from lab.simulation.clock import WORKER, Process, VirtualClock, VirtualLoop, run
 from lab.simulation.network import Network
 from lab.simulation.people import People
 from lab.simulation.plan import Fault, Plan
-from lab.simulation.server import FATES, SimulatedServer
+from lab.simulation.server import FATES, META, SimulatedServer
 from lab.simulation.site import BURST, DELAY, RATE, RETRY_TIMES, Site
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.pipelines import doubt
@@ -42,6 +42,12 @@ MOST_WORKERS = 40
 
 IDLE = 3.0
 """Virtual seconds of nothing to do after which people stop workers that would stay."""
+
+BY_PEOPLE = {"pause_slot", "pause_crawl", "push", "damage", "requeue", "quiet", "told_to_stop"}
+"""Faults that are over when somebody was heard."""
+
+DAMAGED = "damaged"
+"""What is written over a key."""
 
 SETTINGS: dict[str, Any] = {
     "TWISTED_REACTOR_ENABLED": False,
@@ -340,7 +346,7 @@ class World:
         self.say(f"-- {fault.kind} (worker {worker.number}, {fault.lasts} s)")
         self.met[fault.kind] += 1
         self.last_fault = self.clock.now
-        waits_for_people = fault.kind in ("pause_slot", "pause_crawl", "push")
+        waits_for_people = fault.kind in BY_PEOPLE
         self._happening += waits_for_people
         await getattr(self, f"_{fault.kind}")(fault, worker)
         self._happening -= waits_for_people
@@ -382,7 +388,9 @@ class World:
         self.start_worker()
 
     async def _stranger(self, fault: Fault, worker: Worker) -> None:
-        if self.network.first.run and not self.is_complete():
+        # A run that was begun by a push is anybody's.
+        ours = self.network.first.redis.hget(META, "config:arguments")
+        if ours and not self.is_complete():
             self.start_worker(of="another crawl")
 
     async def _join(self, fault: Fault, worker: Worker) -> None:
@@ -495,10 +503,44 @@ class World:
     async def _push(self, fault: Fault, worker: Worker) -> None:
         await self.people.push()
 
+    async def _requeue(self, fault: Fault, worker: Worker) -> None:
+        requeued = await self.people.requeue()
+        self.voided += requeued * (RETRY_TIMES + 1)
+
+    async def _quiet(self, fault: Fault, worker: Worker) -> None:
+        await self.people.tell("quiet")
+        await asyncio.sleep(fault.lasts)
+        for _ in range(3):  # a worker that was away then comes back as it was
+            await self.people.tell("work")
+            await asyncio.sleep(10.0)
+
+    async def _told_to_stop(self, fault: Fault, worker: Worker) -> None:
+        await self.people.tell("stop")
+
     async def _foreign_entry(self, fault: Fault, worker: Worker) -> None:
         server = self._server(fault)
         for key in server.redis.keys("redisq:*:queue:h0.sim:0"):
             server.redis.lpush(key, self.chance.randbytes(20))
+
+    async def _damage(self, fault: Fault, worker: Worker) -> None:
+        """Somebody deletes a key or writes over it; a person who is told so puts that in order."""
+        server = self._server(fault)
+        # Without the run on shard 0 the others are of no use.
+        keys = [key for key in server.redis.keys("redisq:*") if key != META.encode()]
+        if not keys:
+            return
+        key = self.chance.choice(sorted(keys))
+        self.void(len(self.alive()))
+        kind = server.redis.type(key)
+        server.redis.delete(key)
+        how = "deleted"
+        if self.chance.random() < 0.5:
+            how = "overwritten"
+            (server.redis.lpush if kind == b"string" else server.redis.set)(key, DAMAGED)
+        self.say(f"-- {how}: {key.decode()}")
+        await asyncio.sleep(fault.lasts)
+        if how == "overwritten":
+            await self.people.mend(key.decode(), b"list" if kind == b"string" else b"string")
 
     _happening = 0
     """What people are at."""
