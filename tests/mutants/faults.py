@@ -382,7 +382,10 @@ MUTANTS = [
         "worker/kept.py", "if problem is not None and holder.problem is None:", "if False:", KEPT
     ),
     Mutant(
-        "worker/kept.py", "if closing or (is_anothers and page.asked_again):", "if closing:", KEPT
+        "worker/kept.py",
+        "if closing or (page.holder in anothers and page.asked_again):",
+        "if closing:",
+        KEPT,
     ),
     Mutant("worker/kept.py", "self._known.difference_update(fingerprints)", "pass", KEPT),
     Mutant("worker/kept.py", "self._known.clear()", "pass", KEPT),
