@@ -32,7 +32,6 @@
         │   ├── ConnectionLost   of some rows, if it is so each time
         │   ├── RowLocked        by somebody else: never the row's fault
         │   └── WriteFailed      of the sink or of some rows: other rows will tell
-        │       └── RuleBroken   of the sink's rules or of some rows: the sink answers
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
         └── RowRefused           some rows, not the crawl
             └── ReferenceMissing tried again, later
@@ -250,11 +249,6 @@ class WriteFailed(SinkUnavailable):
     `scrapy_redisq.pipelines.BatchPipeline` finds out: refused is a row that fails while others
     pass, away is a sink that takes none.
     """
-
-
-class RuleBroken(WriteFailed):
-    """Raised when a rule of the sink, such as NOT NULL or a CHECK, lets a row not in: the row is
-    wrong, or the rule is. The sink is not away."""
 
 
 class SinkMismatch(SinkError):

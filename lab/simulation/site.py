@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from lab.simulation.plan import Plan
-from scrapy_redisq.pipelines.doubt import FAILING
 
 DELAY = 0.4
 """Seconds between two starts at a host with a limit."""
@@ -73,9 +72,6 @@ class Site:
             page.links = [link for link in page.links if link < plan.pages]
             if page.redirect is not None and page.redirect >= plan.pages:
                 page.redirect = None
-        # A sink that takes nothing of several rows and has not taken any is away.
-        for page in [page for page in self.pages if page.refused][FAILING - 1 :]:
-            page.refused = False
         for number in range(1, plan.pages):  # each is linked by one before it
             before = self.pages[(number - 1) // 3]
             if number not in before.links:

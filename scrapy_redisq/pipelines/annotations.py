@@ -1,15 +1,78 @@
-"""The types of the fields of item classes, of whatever kind the classes are."""
+"""The types of the fields of item classes, and the kinds of values that they stand for.
+
+A kind is what a column can be made for: one of `KINDS`, by the name that ``REDISQ_TABLES`` uses
+too, or `ANY` for a field without a type.
+"""
 
 from __future__ import annotations
 
+import collections.abc
+import enum
 import inspect
+import types
 import typing
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
+from itemadapter import ItemAdapter
 from scrapy.item import Field as ScrapyField
 from scrapy.item import Item
 
-__all__ = ["bare", "field_types"]
+from scrapy_redisq.pipelines.values import enum_values, is_url_class
+
+__all__ = ["ANY", "KINDS", "NoKind", "bare", "field_types", "kind_and_optional"]
+
+KINDS = (
+    "str",
+    "int",
+    "float",
+    "decimal",
+    "bool",
+    "date",
+    "datetime",
+    "time",
+    "bytes",
+    "json",
+)
+ANY = "any"
+
+# The first that fits: bool is an int, and datetime a date.
+_KIND_OF_TYPE: tuple[tuple[type, str], ...] = (
+    (bool, "bool"),
+    (int, "int"),
+    (float, "float"),
+    (Decimal, "decimal"),
+    (datetime, "datetime"),
+    (date, "date"),
+    (time, "time"),
+    (str, "str"),
+    (bytes, "bytes"),
+    (bytearray, "bytes"),
+    (UUID, "str"),
+    (PurePath, "str"),
+)
+_MIXTURES = {
+    frozenset({"int", "float"}): "float",
+    frozenset({"int", "decimal"}): "decimal",
+    frozenset({"bool", "int"}): "int",
+}
+# Classes that only stand for a constraint: no value is an instance of one.
+_PYDANTIC = {
+    "AwareDatetime": "datetime",
+    "NaiveDatetime": "datetime",
+    "PastDatetime": "datetime",
+    "FutureDatetime": "datetime",
+    "PastDate": "date",
+    "FutureDate": "date",
+    "EmailStr": "str",
+}
+
+
+class NoKind(Exception):
+    """A type that no column is made for."""
 
 
 def field_types(item_class: type, names: list[str]) -> dict[str, Any]:
@@ -62,3 +125,47 @@ def bare(annotation: Any) -> Any:
             annotation = annotation.__bound__ or Any
         else:
             return annotation
+
+
+def kind_and_optional(annotation: Any) -> tuple[str, bool]:
+    """Kind, and whether None may stand there."""
+    annotation = bare(annotation)
+    origin = typing.get_origin(annotation)
+    if annotation in (Any, object, None, type(None)):
+        return ANY, True
+    if isinstance(annotation, str) and annotation in KINDS:
+        return annotation, True
+    if origin in (typing.Union, types.UnionType):
+        return _mixture(typing.get_args(annotation))
+    if origin is typing.Literal:
+        return _mixture(tuple(type(value) for value in typing.get_args(annotation)))
+    cls = origin or annotation
+    if not isinstance(cls, type):
+        raise NoKind(repr(annotation))
+    return _kind_of_class(cls), False
+
+
+def _kind_of_class(cls: type) -> str:
+    if issubclass(cls, enum.Enum):
+        whole = any(isinstance(value, int) for value in enum_values(cls).values())
+        return "int" if whole else "str"
+    for known, kind in _KIND_OF_TYPE:
+        if issubclass(cls, known):
+            return kind
+    if is_url_class(cls):
+        return "str"
+    if cls.__module__.startswith("pydantic.") and cls.__name__ in _PYDANTIC:
+        return _PYDANTIC[cls.__name__]
+    nested = ItemAdapter.is_item_class(cls) or typing.is_typeddict(cls)
+    if nested or issubclass(cls, collections.abc.Iterable):
+        return "json"
+    raise NoKind(cls.__qualname__)
+
+
+def _mixture(arguments: tuple[Any, ...]) -> tuple[str, bool]:
+    real = [kind_and_optional(part) for part in arguments if part not in (None, type(None))]
+    optional = len(real) < len(arguments) or any(may_be_none for _, may_be_none in real)
+    kinds = frozenset(kind for kind, _ in real)
+    if len(kinds) == 1:
+        return next(iter(kinds)), optional
+    return _MIXTURES.get(kinds, ANY), optional

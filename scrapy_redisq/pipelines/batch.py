@@ -108,21 +108,19 @@ class BatchPipeline:
         """
         return Row(item, key)
 
-    def needs_key(self, item: Any) -> bool:
-        """Whether `row` needs the item's key. If not, it is given an empty one: making one
-        takes time, most of all for items of ``start()``, of which it is made of all they hold."""
-        return True
-
     def kind(self, row: Row) -> object:
         """What a row that fails is compared by: with other rows of the same, such as its table."""
         return type(row.item)
 
-    async def rewrite(self, rows: list[Row]) -> None:
-        """Write rows once more that have been written, to know whether the sink takes any.
+    async def takes_others(self, row: Row, others: list[Row]) -> bool:
+        """Whether the sink works although it does not take ``row``: it takes others.
 
-        A sink that can undo it should. Raises what `write` does.
+        ``others`` have been written before, the last one of its `kind` if there is one. They are
+        written once more; a sink that can undo that should. An exception means no.
         """
-        await self._batches.call(self.write, rows)
+        if others:
+            await self._batches.call(self.write, others)
+        return bool(others)
 
     async def close(self) -> None:
         """Disconnect; everything has been written."""
@@ -242,8 +240,6 @@ class _Batches:
         writer.add(row, page, None)
 
     def _key(self, item: Any, found: tuple[Request, int] | None) -> str:
-        if not self._pipeline.needs_key(item):
-            return ""
         spider = self._pipeline.spider_name
         if found is None:
             return key_by_content(spider, item)

@@ -12,9 +12,9 @@ import msgspec
 from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import RowRefused, reason
-from scrapy_redisq.pipelines.values import WrongValue
+from scrapy_redisq.pipelines.values import WrongValue, exact_text, plain
 
-__all__ = ["encode", "json_text", "unwritable"]
+__all__ = ["encode", "free_text", "json_text", "unwritable"]
 
 
 def encode(values: Any) -> bytes:
@@ -96,6 +96,15 @@ def json_text(value: Any) -> str:
         raise WrongValue(f"no JSON: {reason(problem)}") from None
     except RecursionError:
         raise WrongValue("too deep for JSON, or a key that is no text") from None
+
+
+def free_text(value: Any) -> str:
+    """A text, a date or a number as one would write it, anything else as JSON; or `WrongValue`."""
+    stored = plain(value)
+    if isinstance(stored, str):
+        return exact_text(stored)
+    written = json_text(stored)
+    return str(msgspec.json.decode(written)) if written[:1] == '"' else written
 
 
 def unwritable(name: object, why: str | BaseException) -> RowRefused:

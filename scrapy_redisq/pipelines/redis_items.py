@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import redis
 
 from scrapy_redisq.errors import (
+    BatchTooLarge,
     RedisqError,
     RowRefused,
     SettingError,
@@ -29,11 +29,8 @@ __all__ = ["RedisPipeline"]
 
 logger = logging.getLogger(__name__)
 
-TRANSACTION_BYTES = 4_000_000
-"""Bytes after which a transaction is sent, so that each is answered in time."""
-
-ENCODED = "\0encoded"
-"""Where a row keeps its item as bytes; no field is called so."""
+ENCODED = "item"
+"""Where a row has its item as bytes."""
 
 
 class RedisPipeline(BatchPipeline):
@@ -43,6 +40,8 @@ class RedisPipeline(BatchPipeline):
     entry has the fields ``key``, the same then, and ``item``; in a list nothing tells. See
     ``docs/sinks.md`` for what a database does better.
     """
+
+    batch_rows = 100  # a transaction is to be answered in time
 
     _server: Server | None = None
     _client: AsyncClient | None = None
@@ -54,8 +53,6 @@ class RedisPipeline(BatchPipeline):
         self._target = settings.items_key % {"spider": self.spider_name}
         if not self._target:
             raise SettingError(SinkSettings.items_key.name, "", "a key's name")
-        # By identity: equal items are each to be added.
-        self._added: dict[int, Row] = {}
         try:
             self._server = await self._open_server()
             self._client = self._server.async_client()
@@ -102,20 +99,16 @@ class RedisPipeline(BatchPipeline):
         return RowRefused(reason(error))
 
     async def write(self, rows: list[Row]) -> None:
-        """Add the items, in transactions of some megabytes.
-
-        What was added before one of them failed is not added again when the rows are tried again.
-        """
-        for part in _parts([row for row in rows if id(row) not in self._added]):
-            try:
-                await self._send(part)
-            except (redis.RedisError, OSError) as error:
-                if isinstance(error, (redis.ConnectionError, OSError)) and self._server:
-                    await asyncio.to_thread(self._server.revive)
-                raise self._translated(error) from None
-            self._added.update((id(row), row) for row in part)
-        for row in rows:
-            self._added.pop(id(row), None)
+        """Add the items in one transaction."""
+        try:
+            await self._send(rows)
+        except (redis.RedisError, OSError) as error:
+            if isinstance(error, (redis.ConnectionError, OSError)) and self._server:
+                await asyncio.to_thread(self._server.revive)
+            translated = self._translated(error)
+            if isinstance(error, redis.TimeoutError) and len(rows) > 1:
+                raise BatchTooLarge(str(translated)) from None
+            raise translated from None
 
     async def _send(self, rows: list[Row]) -> None:
         assert self._client is not None  # open() has been called
@@ -157,16 +150,3 @@ class RedisPipeline(BatchPipeline):
         if self._server is not None:
             await asyncio.to_thread(self._server.close)
             self._server = None
-
-
-def _parts(rows: list[Row]) -> Iterator[list[Row]]:
-    part: list[Row] = []
-    size = 0
-    for row in rows:
-        if part and size + len(row[ENCODED]) > TRANSACTION_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += len(row[ENCODED])
-    if part:
-        yield part

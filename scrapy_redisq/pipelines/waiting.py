@@ -46,6 +46,19 @@ class Waiting:
     ended: bool = False
     """Whether it is written, or will not be: all that is to come of that has come."""
 
+    # What is known of it if it fails alone, see `Doubts`.
+    proofs: int = 0
+    """How often it failed while other rows passed."""
+    compared: bool = False
+    """Whether new rows of its kind have passed since it first failed."""
+    tries: int = 0
+    due: float = 0.0
+    """When it is to be tried again (time.monotonic())."""
+    together: bool = False
+    """It waits for other rows, and is tried again with those that do so, too."""
+    passed: int | None = None
+    """How many batches with rows of its kind had passed when it failed."""
+
 
 class Endings:
     """How rows end: each leaves a word to Scrapy, and either to the frontier or in the log.

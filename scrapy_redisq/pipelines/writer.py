@@ -32,7 +32,6 @@ from scrapy_redisq.errors import (
     ReferenceMissing,
     RowLocked,
     RowRefused,
-    RuleBroken,
     SinkMismatch,
     SinkUnavailable,
     WriteFailed,
@@ -52,14 +51,11 @@ __all__ = ["CLOSING_GRACE", "Writer"]
 
 logger = logging.getLogger(__name__)
 
-CLOSING_POLL = 0.25
-"""Seconds between looks at whether the patience with a write has ended."""
-
 CLOSING_GRACE = 1.0
 """Seconds that a write which is cancelled may take to clean up, and then `BatchPipeline.close`."""
 
 LATE_PATIENCE = 5.0
-"""Seconds for what comes while a crawl ends, after rows that were in doubt went back."""
+"""Most seconds after the end of the patience in which rows that come late have one attempt."""
 
 RETRY_FIRST, RETRY_LAST = 0.05, 2.0
 """Seconds between attempts while a sink is away; each pause is twice the one before."""
@@ -79,7 +75,6 @@ REFERENCE_TRIES = 4
 
 REFERENCE_DELAYS = (3.0, 10.0, 30.0, 100.0, 300.0)
 """Seconds after which its page is then fetched again, each time; after that it is refused."""
-
 
 ELSEWHERE = (3.0,) * 1000
 """The same for a page of which this worker cannot tell whether it is at fault."""
@@ -103,7 +98,7 @@ class Writer:
         self, pipeline: BatchPipeline, calls: Calls, endings: Endings, worker: Worker | None
     ) -> None:
         self.failed: SinkMismatch | None = None
-        self.doubts: Doubts[Waiting] = Doubts(lambda waiting: pipeline.kind(waiting.row))
+        self.doubts = Doubts(lambda waiting: pipeline.kind(waiting.row))
         self._pipeline = pipeline
         self._calls = calls
         self._crawler = pipeline.crawler
@@ -119,11 +114,8 @@ class Writer:
         self._room = asyncio.Event()
         self._closing = False
         self._closing_since = 0.0
-        self._patient_until = 0.0
-        self._gave_up_doubts = False
-        """Rows that were in doubt went back because the patience ended."""
-        self._patient_again = False
-        """Whether the patience has begun anew since a row was written."""
+        self._answered_at = 0.0
+        """When (time.monotonic()) the sink last took or refused a row."""
         self._away = False
         self._told_away = False
         self._writing = asyncio.ensure_future(self._write_until_closed())
@@ -167,11 +159,6 @@ class Writer:
             self._end_doubts()
             most = self._batch_rows()
             fresh = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-            if fresh and self._gave_up_doubts and not self._patient_again:
-                # It may be well. If all is slow, as in a locked table, once is enough.
-                self._patient_again = True
-                patience = min(LATE_PATIENCE, self._pipeline.settings.close_timeout)
-                self._patient_until = time.monotonic() + patience
             # What is due has a second try: the connection may have ended while nobody used it.
             for batch, losses in ((fresh, 0), (self.doubts.take_due(), LOSSES - 2)):
                 self._room.set()
@@ -184,18 +171,17 @@ class Writer:
                     logger.exception("The item pipeline failed in an unexpected way")
                     self.fail(SinkMismatch(message_of(error)))
                     self._give_back(batch)
-                self._gave_up_doubts |= bool(losses) and self._patience_ended()
             self._end_doubts()
             if not self.doubts:
                 self._told_of_doubt = False
 
     def _end_doubts(self) -> None:
         """Give back what is in doubt once there is no time to learn more of it."""
-        if not self.doubts or (self.failed is None and not self._closing_for_long()):
-            return
-        self._give_back(self.doubts.clear())
-        self._room.set()
-        self._gave_up_doubts = True
+        until = self._closing_since + self._pipeline.settings.close_timeout
+        for_long = self._is_closing() and time.monotonic() > until
+        if self.doubts and (self.failed is not None or for_long):
+            self._give_back(self.doubts.clear())
+            self._room.set()
 
     def _batch_rows(self) -> int:
         most = self._pipeline.batch_rows
@@ -229,7 +215,8 @@ class Writer:
         attempts = 0
         pieces = [batch]
         while pieces:
-            if self.failed is not None or self._patience_ended():
+            # A row that comes late has one attempt: what was in doubt may be all that was wrong.
+            if self.failed is not None or self._patience_ended(late=not attempts):
                 for piece in pieces:
                     self._give_back(piece)
                 return
@@ -253,7 +240,8 @@ class Writer:
                     if isinstance(error, BatchTooLarge):
                         self._most_rows = len(piece) // 2
                     # While all fail, one is enough to know when that has ended.
-                    pieces += _split(piece, 1 if self.doubts.all_fail else len(piece) // 2)
+                    at = 1 if self.doubts.all_fail else len(piece) // 2
+                    pieces += [piece[at:], piece[:at]]
                 else:
                     await self._weigh(piece[0], error)
                 if self.doubts.all_fail and not self._patience_ended():
@@ -261,13 +249,14 @@ class Writer:
             except RowRefused as error:
                 self._is_back()
                 attempts = 0
-                refused = self._named_by(error, piece)
-                if refused:
+                named = {id(row) for row in error.rows}
+                if refused := [waiting for waiting in piece if id(waiting.row) in named]:
                     rest = [waiting for waiting in piece if waiting not in refused]
                     pieces += [rest] if rest else []
                     self._refuse(refused, error)
                 elif len(piece) > 1:
-                    pieces += _split(piece, len(piece) // 2)
+                    at = len(piece) // 2
+                    pieces += [piece[at:], piece[:at]]
                 elif not isinstance(error, ReferenceMissing) or not self._try_later(piece[0]):
                     self._refuse(piece, error)
             else:
@@ -295,11 +284,6 @@ class Writer:
             self.doubts.forget(waiting)
             self._endings.give_back(waiting)
 
-    @staticmethod
-    def _named_by(error: RowRefused, batch: list[Waiting]) -> list[Waiting]:
-        named = {id(row) for row in error.rows}
-        return [waiting for waiting in batch if id(waiting.row) in named]
-
     async def _timed_write(self, rows: list[Row]) -> None:
         began = time.monotonic()
         patience = self._pipeline.silent_seconds
@@ -318,28 +302,27 @@ class Writer:
     # Rows that fail alone
 
     async def _weigh(self, waiting: Waiting, error: SinkUnavailable) -> None:
-        """A row has failed, or took too long, and it is not known why."""
+        """A row has failed alone, or took too long, and it is not known why."""
         slow = isinstance(error, (BatchTooLarge, RowLocked))
         if not isinstance(error, RowLocked):
-            others_pass, at_end = None, self._is_at_end()
-            if (slow or not self.doubts.others_passed(waiting)) and self.doubts.asks(
-                waiting, at_end=at_end
-            ):
-                others_pass = await self._others_pass(waiting, error)
-            if self.doubts.failed(waiting, others_pass=others_pass, at_end=at_end, slow=slow):
+            at_end, others = self._is_at_end(), self.doubts.others(waiting)
+            proof = self.doubts.failed(waiting, slow=slow)
+            counts = at_end or waiting.compared
+            if not proof and (counts or (self.doubts.many_fail and not self.doubts.answers)):
+                self.doubts.answers = await self._takes(others, waiting, error)
+                proof = self.doubts.answers and counts
+                # A sink to which nothing was written here: another worker may know more.
+                elsewhere = at_end and not proof and not others
+                if elsewhere and self._endings.give_back_later(waiting, ELSEWHERE):
+                    self.doubts.forget(waiting)
+                    return
+            if proof and self.doubts.proved(waiting):
                 self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
-                return
-            # Nothing was ever written here: another worker may have what to compare with.
-            nothing = at_end and others_pass is False and not self.doubts.others(waiting)
-            if nothing and self._endings.give_back_later(waiting, ELSEWHERE):
-                self.doubts.forget(waiting)
                 return
         self._set_aside(waiting, slow=slow or isinstance(error, ConnectionLost))
         if not self.doubts.all_fail:
             # Nothing is claimed while a sink is away, and then there is nothing to compare with.
             self._is_back(known=False)
-            if not slow:
-                self._patient_until = 0.0
             if not self._told_of_doubt:
                 self._told_of_doubt = True
                 logger.warning(
@@ -363,22 +346,21 @@ class Writer:
             return not has_pending_requests(self._crawler)
         return self._worker.finds_nothing()
 
-    async def _others_pass(self, waiting: Waiting, error: Exception) -> bool:
+    async def _takes(self, others: list[Waiting], waiting: Waiting, error: SinkUnavailable) -> bool:
         """Whether the sink takes at this moment what it has taken before."""
-        if not (others := self.doubts.others(waiting)):
-            return isinstance(error, RuleBroken)  # so the sink looks at rows
-        if isinstance(error, (ConnectionLost, WriteFailed)) and error.at_commit:
+        if error.at_commit:
             return False  # what is asked for below is not committed
+        rows = [other.row for other in others]
         try:
-            await self._patient(self._pipeline.rewrite, [other.row for other in others])
+            taken: bool = await self._patient(self._pipeline.takes_others, waiting.row, rows)
         except Exception as problem:  # then it is not known
-            logger.debug("%s takes no rows again: %r", type(self._pipeline).__name__, problem)
+            logger.debug("%s takes no other rows: %r", type(self._pipeline).__name__, problem)
             return False
-        return True
+        return taken
 
     def _try_later(self, waiting: Waiting) -> bool:
         """The row that it refers to may come later, in this batch or of another page."""
-        if self.doubts.of(waiting).tries < REFERENCE_TRIES:
+        if waiting.tries < REFERENCE_TRIES:
             self._set_aside(waiting, together=True)
             return True
         given_back = self._endings.give_back_later(waiting, REFERENCE_DELAYS)
@@ -394,8 +376,9 @@ class Writer:
         Raises `SinkError` alone.
         """
         calling = asyncio.ensure_future(self._call(method, *arguments))
-        while not calling.done() and not self._patience_ended():
-            await asyncio.wait([calling], timeout=CLOSING_POLL)
+        least = time.monotonic() + CLOSING_GRACE
+        while not calling.done() and not (self._patience_ended() and time.monotonic() > least):
+            await asyncio.wait([calling], timeout=0.25)
         if not calling.done():
             calling.cancel()
             await asyncio.wait([calling], timeout=CLOSING_GRACE)
@@ -417,9 +400,9 @@ class Writer:
                 stop(self._crawler)  # where Scrapy handles no signals, it is Ctrl-C
             raise _Unknown(error) from error
 
-    async def _pause(self, attempts: int, error: Exception) -> None:
+    async def _pause(self, attempts: int, error: SinkUnavailable) -> None:
         if attempts >= AWAY_AFTER:
-            self._is_away(message_of(error) or type(error).__name__)
+            self._is_away(str(error) or type(error).__name__)
         # Workers that met in a deadlock must not meet again.
         longest = min(RETRY_FIRST * 2 ** min(attempts, 10), RETRY_LAST)
         await asyncio.sleep(random.uniform(longest / 2, longest))
@@ -439,7 +422,7 @@ class Writer:
 
     def _is_back(self, *, known: bool = True) -> None:
         if known:
-            self._patient_until, self._gave_up_doubts, self._patient_again = 0.0, False, False
+            self._answered_at = time.monotonic()
             if self._told_away:
                 self._told_away = False
                 logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
@@ -448,28 +431,16 @@ class Writer:
             if self._worker:
                 self._worker.sink_is_away(False)
 
-    def _patience_ended(self) -> bool:
-        """The crawl is being closed, and the sink has been away for REDISQ_CLOSE_TIMEOUT since."""
+    def _patience_ended(self, *, late: bool = False) -> bool:
+        """The crawl is being closed, and the sink has been away for REDISQ_CLOSE_TIMEOUT since; or
+        for a while longer, if that is to be over for rows that come ``late``, too."""
         if not self._is_closing():
             return False
-        now = time.monotonic()
-        if not self._patient_until:
-            self._patient_until = now + self._pipeline.settings.close_timeout
-        return now > self._patient_until
-
-    def _closing_for_long(self) -> bool:
-        """The crawl has been closing for REDISQ_CLOSE_TIMEOUT, whatever the sink does."""
-        if not self._is_closing():
-            return False
-        return time.monotonic() > self._closing_since + self._pipeline.settings.close_timeout
+        patience = self._pipeline.settings.close_timeout
+        patience += min(LATE_PATIENCE, patience) if late else 0.0
+        return time.monotonic() > max(self._closing_since, self._answered_at) + patience
 
     def _is_closing(self) -> bool:
-        # For the patience as well: it must not end before, with a row that was in doubt.
         if not self._closing_since and (self._closing or is_closing(self._crawler)):
             self._closing_since = time.monotonic()
         return self._closing_since > 0
-
-
-def _split(batch: list[Waiting], at: int) -> list[list[Waiting]]:
-    """Two parts, the first one last: what is taken from the end of a list."""
-    return [batch[at:], batch[:at]]

@@ -75,34 +75,6 @@ def urls(database: Database, table: str) -> list[str]:
     return sorted(url for (url,) in database.query(f"SELECT url FROM {table}"))
 
 
-def test_keys_are_made_where_they_are_needed(sqlite_database: SQLiteDatabase) -> None:
-    """Tables that have a key of their own need none, which takes time for items of start()."""
-    sqlite_database.empty()
-
-    async def crawl() -> None:
-        async with pipeline(sqlite_database, REDISQ_METADATA=f"{__name__}.METADATA") as sink:
-            assert not sink.needs_key(Book("a", "b"))
-            assert sink.needs_key(Page("a"))
-
-    asyncio.run(crawl())
-
-
-def test_a_refused_row_takes_no_table_with_it(each_database: Database) -> None:
-    """The transaction of a batch is rolled back; the tables of new classes in it are there."""
-    each_database.execute(TABLE)
-
-    async def crawl() -> None:
-        async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.METADATA") as sink:
-            refused = rows(sink, Book("b", "no"), Page("p"))
-            with pytest.raises(WriteFailed):
-                await sink.write(refused)
-            await sink.write(refused[1:])
-            await sink.write(rows(sink, Book("c", "yes")))
-
-    asyncio.run(crawl())
-    assert (urls(each_database, "book"), urls(each_database, "page")) == (["c"], ["p"])
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_a_table_that_goes_away_takes_no_other_with_it(
     each_database: Database, known: bool
@@ -148,36 +120,22 @@ sqlalchemy.Table(
 
 
 def test_what_the_database_gives_is_left_to_it(each_database: Database) -> None:
-    """None in a column that may not be NULL and has a default; a value stays when None comes."""
-    settings = {
-        "REDISQ_METADATA": f"{__name__}.NUMBERED",
-        "REDISQ_TABLES": {f"{__name__}.Numbered": {"key": ["url"]}},
-    }
+    """None in a column that may not be NULL and has a default; a value stays when None comes. A
+    key that it gives is none for a sink, which takes the other unique column, or says at start what
+    to do."""
 
     async def crawl() -> None:
-        async with pipeline(each_database, **settings) as sink:
+        async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.NUMBERED") as sink:
             await sink.write(rows(sink, Numbered("a"), Numbered("b", stock=1), Numbered("c", 99)))
             await sink.write(rows(sink, Numbered("a", stock=3), Numbered("b")))
+            with pytest.raises(SinkMismatch, match="the database gives id, which is no key"):
+                sink.row(Alone(), "0" * 32)
 
     asyncio.run(crawl())
     found = each_database.query("SELECT url, stock, id FROM numbered ORDER BY url")
     assert [row[:2] for row in found] == [("a", 3), ("b", 1), ("c", 7)]
     assert found[2][2] == 99
     assert len({number for _, _, number in found}) == 3
-
-
-def test_a_key_that_the_database_gives(each_database: Database) -> None:
-    """It is none for a sink, which takes the other unique column, or says at start what to do."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.NUMBERED") as sink:
-            await sink.write(rows(sink, Numbered("a", stock=1), Numbered("b"), Numbered("a")))
-            with pytest.raises(SinkMismatch, match="the database gives id, which is no key"):
-                sink.row(Alone(), "0" * 32)
-
-    asyncio.run(crawl())
-    found = each_database.query("SELECT url, stock FROM numbered ORDER BY url")
-    assert found == [("a", 1), ("b", 7)]
 
 
 @dataclass

@@ -81,15 +81,6 @@ def test_scrapy_fields_without_a_type_take_text_as_it_is_and_the_rest_as_json() 
     assert tables.record(ScrapyBook(), KEY).values["url"] is None
 
 
-def test_records_of_a_class_have_the_same_columns_all() -> None:
-    """Fields that are not set are NULL, so that many rows make one statement."""
-    tables = Tables({}, None, SQLITE)
-    one = tables.record(ScrapyBook(url="a"), KEY)
-    two = tables.record(ScrapyBook(price=1), KEY)
-    assert list(one.values) == list(two.values)
-    assert one.target is two.target
-
-
 @dataclass
 class Unresolvable:
     url: str

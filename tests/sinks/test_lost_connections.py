@@ -29,7 +29,6 @@ from tests.sinks.test_doubt import (
     retries,
     until,
     urls,
-    work_again,
 )
 
 MANY = 40
@@ -156,24 +155,6 @@ def test_a_row_that_fails_as_a_server_in_need_does(
     asyncio.run(crawl())
 
 
-def test_all_connections_end(each_database: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """While no row passes none is refused, whatever can be read meanwhile."""
-
-    async def crawl() -> None:
-        async with opened(each_database) as sink:
-            assert await results(put(sink, Book("before"))) == [None]
-            hang_up(each_database, "1 = 1")
-            tasks = put(sink, *books(MANY))
-            await until(lambda: retries(sink) > 25, "it has been tried often")
-            assert not any(task.done() for task in tasks)
-            assert "cannot write" in caplog.text
-            work_again(each_database)
-            assert await results(tasks) == [None] * MANY
-
-    asyncio.run(crawl())
-    assert len(urls(each_database)) == MANY + 1
-
-
 def test_connections_end_at_the_commit(postgres_server: PostgresServer) -> None:
     """What is not committed proves nothing against a row; others that are do."""
     postgres_server.empty()
@@ -192,24 +173,6 @@ def test_connections_end_at_the_commit(postgres_server: PostgresServer) -> None:
             assert await results(tasks) == [ItemRefused] * 3
 
     asyncio.run(crawl())
-
-
-def test_a_server_that_restarts(each_database: Database) -> None:
-    """Rows that it takes connections down with again and again are written in the end."""
-    if each_database.kind == "sqlite":
-        pytest.skip("has no server")
-
-    async def crawl() -> None:
-        async with opened(each_database) as sink:
-            tasks: list[asyncio.Task[None]] = []
-            for number in range(4):
-                tasks += put(sink, *(Book(f"u{number}-{n}") for n in range(MANY)))
-                await asyncio.to_thread(each_database.kill)
-                await asyncio.to_thread(each_database.start)
-            assert await results(tasks) == [None] * (4 * MANY)
-
-    asyncio.run(crawl())
-    assert len(urls(each_database)) == 4 * MANY
 
 
 def test_a_limit_for_transactions(postgres_server: PostgresServer) -> None:

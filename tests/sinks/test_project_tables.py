@@ -164,17 +164,6 @@ def test_the_key_of_the_projects_table_must_be_unique_in_the_database(
         Tables(options, metadata, engine.dialect).prepare(engine.begin)
 
 
-def test_columns_whose_names_would_make_one_parameter(engine: sqlalchemy.Engine) -> None:
-    """SQLAlchemy before 2.1 would write the value of one of them into both."""
-    columns = [sqlalchemy.Column(name, sqlalchemy.Text) for name in ("a.b", "a_b")]
-    options = {"table": "other", "columns": {"url": "str", "a.b": "str", "a_b": "str"}}
-    tables = Tables({"dict": options}, table_of(url_column(), *columns), engine.dialect)
-    for values in ({"a.b": "1", "a_b": "2"}, {"a.b": "3", "a_b": "4"}):
-        record = store(engine, tables, {"url": "a", **values})
-        (row,) = rows(engine, record.target.table)
-        assert row == {"url": "a", **values}
-
-
 def test_columns_with_keys_of_their_own(engine: sqlalchemy.Engine) -> None:
     """Fields go by the names of columns, records by the keys that SQLAlchemy wants."""
     metadata = table_of(

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import make_url
 
 from lab.databases import Database
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
-from scrapy_redisq.pipelines.database.engine import engine as engine_for
+from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
 from tests.sinks.tables import (
     BOOKS,
@@ -25,31 +24,39 @@ from tests.sinks.tables import (
 )
 
 
-def test_many_workers_make_the_same_tables_at_the_same_moment(each_database: Database) -> None:
-    """All of them find the tables made, whoever made them."""
+def listed_books() -> sqlalchemy.MetaData:
+    """A project's table of books whose key is an index, which is a statement of its own."""
     metadata = sqlalchemy.MetaData()
-    column = sqlalchemy.Column("url", sqlalchemy.String(50), primary_key=True)
-    sqlalchemy.Table("shops", metadata, column)
+    url = sqlalchemy.Column("url", sqlalchemy.String(50), nullable=False)
+    title = sqlalchemy.Column("title", sqlalchemy.String(50))
+    sqlalchemy.Table("books", metadata, url, title, sqlalchemy.Index("urls", url, unique=True))
+    sqlalchemy.Table("shops", metadata, sqlalchemy.Column("url", sqlalchemy.Text))
+    return metadata
+
+
+def test_many_workers_make_the_same_tables_at_the_same_moment(each_database: Database) -> None:
+    """All of them find the tables made, whoever made them, and their indexes."""
+    columns = {"url": "str", "title": "str"}
+    options = {"dict": {"table": "books", "key": ["url"], "columns": columns}}
     workers = 6
     barrier = threading.Barrier(workers)
     failures: list[BaseException] = []
 
     def work() -> None:
-        engine = sqlalchemy.create_engine(each_database.url)
+        server = DatabaseServer(each_database.url, connect_timeout=30)
         try:
-            with engine.connect():
-                pass
-            tables = Tables({Book: BOOKS}, metadata, engine.dialect)
+            server.open()
+            tables = Tables(options, listed_books(), server.dialect)
             barrier.wait(20)
-            tables.prepare(engine.begin)
+            server.open(lambda: tables.prepare(server.begin))
             tables.record(EVERYTHING, KEY)
             barrier.wait(20)
-            tables.prepare(engine.begin)
+            server.open(lambda: tables.prepare(server.begin))
         except BaseException as failure:
             failures.append(failure)
             barrier.abort()
         finally:
-            engine.dispose()
+            server.close()
 
     threads = [threading.Thread(target=work) for _ in range(workers)]
     for thread in threads:
@@ -62,83 +69,11 @@ def test_many_workers_make_the_same_tables_at_the_same_moment(each_database: Dat
     engine.dispose()
 
 
-def listed_books() -> sqlalchemy.MetaData:
-    """A project's table of books with an index that is a statement of its own."""
-    metadata = sqlalchemy.MetaData()
-    url = sqlalchemy.Column("url", sqlalchemy.String(50), primary_key=True)
-    title = sqlalchemy.Column("title", sqlalchemy.String(50))
-    sqlalchemy.Table("books", metadata, url, title, sqlalchemy.Index("titles", title, unique=True))
-    return metadata
-
-
-def listed(key: str) -> dict[str, Any]:
-    columns = {"url": "str", "title": "str"}
-    return {"dict": {"table": "books", "key": [key], "columns": columns}}
-
-
-@pytest.mark.parametrize("key", ["url", "title"])
-def test_a_table_is_looked_at_before_its_indexes_are_there(
-    each_database: Database, key: str
-) -> None:
-    """MariaDB makes them one by one: they are waited for, and known by their description."""
-    maker, other = (engine_for(make_url(each_database.url), "", 10) for _ in range(2))
-    for engine in (maker, other):
-        engine.connect().close()  # a dialect knows its server only then
-    looks = threading.Event()
-    seen: list[Any] = []
-
-    @sqlalchemy.event.listens_for(other, "before_cursor_execute")
-    def asks(*args: Any) -> None:
-        if any(word in args[2] for word in ("SHOW CREATE", "advisory", "IMMEDIATE")):
-            looks.set()
-
-    def look() -> None:
-        try:
-            tables = Tables(listed(key), listed_books(), other.dialect)
-            tables.prepare(other.begin)
-            record = tables.record({"url": "a", "title": "b"}, KEY)
-            seen.append(record.target.also_unique)
-        except BaseException as failure:
-            seen.append(failure)
-        finally:
-            looks.set()
-
-    worker = threading.Thread(target=look)
-
-    @sqlalchemy.event.listens_for(maker, "before_cursor_execute")
-    def between(*args: Any) -> None:
-        if "UNIQUE INDEX" in args[2]:
-            worker.start()
-            assert looks.wait(20)
-
-    Tables(listed(key), listed_books(), maker.dialect).prepare(maker.begin)
-    worker.join(20)
-    maker.dispose()
-    other.dispose()
-    assert seen == [True]
-
-
 def test_tables_of_the_run_before_fit(engine: sqlalchemy.Engine) -> None:
     """What was made for a class is what the class needs: no difference is seen."""
     for _ in range(2):
         tables = Tables({Book: {**BOOKS, "extra": "more"}, **DICT}, None, engine.dialect)
         store(engine, tables, EVERYTHING, Book("a"), {"url": "a"})
-
-
-def test_prepare_asks_the_database_only_about_what_is_new(sqlite_engine: sqlalchemy.Engine) -> None:
-    """It is called before each batch."""
-    tables = Tables({Book: BOOKS}, None, sqlite_engine.dialect)
-    tables.prepare(sqlite_engine.begin)
-    statements: list[str] = []
-    sqlalchemy.event.listen(
-        sqlite_engine, "before_cursor_execute", lambda *args: statements.append(args[2])
-    )
-    tables.record(Book("a"), KEY)
-    tables.prepare(sqlite_engine.begin)
-    assert statements == []
-    tables.record(EVERYTHING, KEY)
-    tables.prepare(sqlite_engine.begin)
-    assert any("CREATE TABLE IF NOT EXISTS everything" in statement for statement in statements)
 
 
 def test_drift_is_found_with_all_differences_and_what_to_do(engine: sqlalchemy.Engine) -> None:
@@ -240,42 +175,6 @@ def test_columns_that_would_change_values_do_not_fit(engine: sqlalchemy.Engine) 
         pair for name, pair in lossy.items() if f"column {name!r} is " not in str(mismatch.value)
     ]
     assert fits == []
-
-
-def test_texts_and_bytes_are_held_to_the_column_that_is_there(engine: sqlalchemy.Engine) -> None:
-    """Final spaces are no error for a database, and what it fills up would come back longer."""
-    if engine.dialect.name == "sqlite":
-        pytest.skip("its types are names")
-    is_postgres = engine.dialect.name == "postgresql"
-    exact = "" if is_postgres else "COLLATE utf8mb4_nopad_bin"
-    execute(
-        engine,
-        f"CREATE TABLE held (url VARCHAR(9) {exact} PRIMARY KEY, short VARCHAR(3), filled CHAR(3), "
-        f"data {'BYTEA' if is_postgres else 'BINARY(3)'})",
-    )
-    columns = dict.fromkeys(("url", "short", "filled"), "str") | {"data": "bytes"}
-    tables = Tables(
-        {"dict": {"table": "held", "key": ["url"], "columns": columns}},
-        described(engine),
-        engine.dialect,
-    )
-
-    def taken(**values: Any) -> bool:
-        try:
-            store(engine, tables, {"url": "u", **values})
-        except RowRefused:
-            return False
-        return True
-
-    full: dict[str, Any] = {"short": "ab ", "filled": "abc", "data": b"abc"}
-    assert taken(**full)
-    with engine.connect() as connection:
-        row = connection.exec_driver_sql("SELECT short, filled, data FROM held").one()
-    assert tuple(row) == tuple(full.values())
-    refused: list[dict[str, Any]] = [{"short": "abc "}, {"filled": "a "}, {"url": "u" * 9 + " "}]
-    if not is_postgres:
-        refused.append({"data": b"a"})
-    assert not any(taken(**values) for values in refused)
 
 
 def prepare_for(engine: sqlalchemy.Engine, item: Any) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import mysql, postgresql
 
 from scrapy_redisq.errors import RowRefused
+from scrapy_redisq.pipelines.annotations import KINDS
 from scrapy_redisq.pipelines.database.columns import column_kind, column_type
-from scrapy_redisq.pipelines.database.fields import KINDS
 from scrapy_redisq.pipelines.database.tables import Tables
 from tests.harness.texts import CHARACTERS
 from tests.sinks.tables import (

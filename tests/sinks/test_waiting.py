@@ -244,30 +244,6 @@ def test_refused_rows_are_found(fault: str, seconds: float) -> None:
     assert {page.url[-1] for page in pages.refused} == {"3"}
 
 
-def test_an_outage_that_only_the_driver_knows() -> None:
-    """Errors of a driver's own are no fault of the rows while none is written."""
-    pages = HeldPages()
-
-    async def crawl() -> None:
-        async with opened(pages) as sink:
-            assert await results(put(sink, 0)) == [None]
-
-            def fault(rows: list[Row]) -> None:
-                raise DriverError("no primary")
-
-            sink.fault = fault
-            tasks = put(sink, *range(1, 20))
-            await until(lambda: sink.attempts > 60, "it has been tried often")
-            assert sink.crawler.engine._slot.scheduler.worker.away  # type: ignore[union-attr]
-            assert not pages.refused
-            sink.fault = lambda rows: None
-            assert await results(tasks) == [None] * 19
-            await until(lambda: len(sink.rows) == 20, "all are written")
-
-    asyncio.run(crawl())
-    assert not pages.refused
-
-
 @pytest.mark.parametrize("count", [1, 7])
 @pytest.mark.parametrize("kinds", [1, 2])
 def test_rows_that_only_the_driver_refuses(
@@ -569,26 +545,3 @@ def test_rows_that_are_slow_one_after_the_other_do_not_keep_a_crawl() -> None:
                 assert await results(put(sink, 1)) == [ItemReturned]
 
     asyncio.run(asyncio.wait_for(crawl(), 30))
-
-
-def test_each_time_that_rows_are_in_doubt_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Once for all of them, and anew when that has ended and there are others."""
-
-    async def crawl() -> None:
-        async with opened(HeldPages()) as sink:
-            for number in range(2):
-                ends = asyncio.Event()
-
-                def fault(rows: list[Row], ends: asyncio.Event = ends) -> None:
-                    if not ends.is_set():
-                        raise WriteFailed("nobody knows")
-
-                sink.fault, before = fault, sink.attempts
-                tasks = put(sink, 2 * number, 2 * number + 1)
-                await until(lambda before=before: sink.attempts > before + 5, "tried")  # type: ignore[misc]
-                ends.set()
-                assert await results(tasks) == [None, None]
-                await until(lambda: not sink._batches.writer.doubts, "all are written")
-
-    asyncio.run(crawl())
-    assert caplog.text.count("could not write a row") == 2

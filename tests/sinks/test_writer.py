@@ -26,7 +26,7 @@ from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.upsert import Record, Target, write
 
 UTC = datetime.timezone.utc
-MANY = 150
+MANY = 20
 """Rows of a batch."""
 
 
@@ -79,53 +79,40 @@ def _rows(server: DatabaseServer, table: sa.Table) -> list[tuple[Any, ...]]:
 # Upserts
 
 
-@pytest.mark.parametrize("others", [0, MANY])
-def test_a_row_written_again_takes_the_new_values(server: DatabaseServer, others: int) -> None:
-    """One row for a key, with the last values, whether few or many rows are written with it."""
+def test_a_row_written_again_takes_the_new_values(server: DatabaseServer) -> None:
+    """One row for a key, with the last values."""
     target = Target(table := _books(server), ("url",))
-    rest = [{"url": f"o{i:04}", "title": "o", "stock": i, "version": None} for i in range(others)]
     for stock in 1, 2:
-        _write(server, target, {"url": "a", "title": "A", "stock": stock, "version": 0}, *rest)
-    assert _rows(server, table) == [("a", "A", 2, 0), *(tuple(row.values()) for row in rest)]
+        _write(server, target, {"url": "a", "title": "A", "stock": stock}, {"url": "b"})
+    assert _rows(server, table) == [("a", "A", 2, None), ("b", None, None, None)]
 
 
-@pytest.mark.parametrize("others", [0, MANY])
-def test_ignore_keeps_the_row_that_is_there(server: DatabaseServer, others: int) -> None:
+def test_ignore_keeps_the_row_that_is_there(server: DatabaseServer) -> None:
     """With "ignore" the first row of a key stays, within a batch and across batches."""
     target = Target(table := _books(server), ("url",), "ignore")
-    rest = [{"url": f"o{i}", "stock": i} for i in range(others)]
-    _write(server, target, {"url": "a", "stock": 1}, {"url": "a", "stock": 2}, *rest)
-    _write(server, target, {"url": "a", "stock": 3, "title": "A"}, *rest)
-    _write(server, target, {"url": "a", "stock": 4}, *rest)
-    rows = _rows(server, table)
-    assert rows[0] == ("a", None, 1, None)
-    assert len(rows) == 1 + others
+    _write(server, target, {"url": "a", "stock": 1}, {"url": "a", "stock": 2})
+    _write(server, target, {"url": "a", "stock": 3, "title": "A"}, {"url": "b"})
+    assert _rows(server, table) == [("a", None, 1, None), ("b", None, None, None)]
 
 
-@pytest.mark.parametrize("others", [0, MANY])
-@pytest.mark.parametrize(
-    ("first", "second", "kept"),
-    [(1, 2, 2), (2, 1, 1), (1, 1, 2), (None, 1, 2), (1, None, 1), (None, None, 2)],
-    ids=["newer", "older", "equal", "after NULL", "NULL", "both NULL"],
-)
-def test_a_version_guards_the_update(
-    server: DatabaseServer, first: int | None, second: int | None, kept: int, others: int
-) -> None:
+def test_a_version_guards_the_update(server: DatabaseServer) -> None:
     """An older version changes nothing, in one batch as in two; NULL is older than all others."""
     target = Target(table := _books(server), ("url",), version="version")
-    rest = [{"url": f"o{i}", "title": "o", "stock": i, "version": 1} for i in range(others)]
-    rows = [
-        {"url": "a", "title": "1", "stock": 1, "version": first},
-        {"url": "a", "title": "2", "stock": 2, "version": second},
-    ]
-    expected = ("a", str(kept), kept, first if kept == 1 else second)
-    for row in rows:
-        _write(server, target, row, *rest)
-    assert _rows(server, table)[0] == expected
-    for row in rows:
-        row["url"] = "a b"
-    _write(server, target, *rows, *rest)
-    assert _rows(server, table)[1] == ("a b", *expected[1:])
+    for first, second, kept in (
+        *((1, 2, 2), (2, 1, 1), (1, 1, 2)),
+        *((None, 1, 2), (1, None, 1), (None, None, 2)),
+    ):
+        rows = [
+            {"url": "a", "title": "1", "stock": 1, "version": first},
+            {"url": "a", "title": "2", "stock": 2, "version": second},
+        ]
+        expected = (str(kept), kept, first if kept == 1 else second)
+        for row in rows:
+            _write(server, target, row)
+        _write(server, target, *({**row, "url": "b"} for row in rows))
+        assert _rows(server, table) == [("a", *expected), ("b", *expected)]
+        with server.transaction() as connection:
+            connection.execute(table.delete())
 
 
 def test_rows_of_one_key_are_merged_field_by_field(server: DatabaseServer) -> None:
@@ -138,49 +125,6 @@ def test_rows_of_one_key_are_merged_field_by_field(server: DatabaseServer) -> No
         *({"url": "a", "stock": 2}, {"url": "b", "stock": 3, "version": 4}),
     )
     assert _rows(server, table) == [("a", "A", 2, None), ("b", None, 3, 4)]
-
-
-def test_a_column_that_a_record_does_not_have_is_not_touched(server: DatabaseServer) -> None:
-    """Records with different fields can be in one batch; an update sets only theirs."""
-    target = Target(table := _books(server), ("url",))
-    _write(server, target, {"url": "a", "title": "A", "stock": 1}, {"url": "b"})
-    _write(server, target, {"url": "a", "stock": 2}, {"url": "b", "title": "B"}, {"url": "c"})
-    assert _rows(server, table) == [
-        ("a", "A", 2, None),
-        ("b", "B", None, None),
-        ("c", None, None, None),
-    ]
-
-
-def test_keys_of_several_columns_and_rows_of_nothing_else(server: DatabaseServer) -> None:
-    """A table whose columns are all in its key takes rows again and again."""
-    table = sa.Table(
-        "tags",
-        sa.MetaData(),
-        sa.Column("url", sa.String(100), primary_key=True),
-        sa.Column("tag", sa.String(100), primary_key=True),
-    )
-    _create(server, table)
-    pairs = [("a", "1"), ("a", "2"), ("b", "1"), ("a", "1")]
-    for _ in range(2):
-        _write(server, Target(table, ("url", "tag")), *({"url": u, "tag": t} for u, t in pairs))
-    assert _rows(server, table) == sorted(set(pairs))
-
-
-def test_a_key_can_be_a_unique_index(server: DatabaseServer) -> None:
-    """The key need not be the primary key, which the database may count up itself."""
-    table = sa.Table(
-        "books",
-        sa.MetaData(),
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("url", sa.String(100), unique=True),
-        sa.Column("stock", sa.Integer),
-    )
-    _create(server, table)
-    for stock in 1, 2:
-        rows = [{"url": f"u{i}", "stock": stock} for i in range(MANY)]
-        _write(server, Target(table, ("url",)), *rows)
-    assert sorted(row[1:] for row in _rows(server, table)) == sorted((r["url"], 2) for r in rows)
 
 
 def test_parents_are_written_before_their_children(server: DatabaseServer) -> None:
@@ -208,37 +152,7 @@ def test_parents_are_written_before_their_children(server: DatabaseServer) -> No
     assert _rows(server, books) == [("a", "s", "z"), ("z", "s", None)]
 
 
-def test_defaults_that_python_computes(server: DatabaseServer) -> None:
-    """Columns of the project's own tables may have them: rows get one each, an update does not."""
-    numbers = iter(range(10_000))
-    table = _books(server, sa.Column("number", sa.Integer, default=lambda: next(numbers)))
-    target = Target(table, ("url",))
-    rows = [{"url": f"u{i:04}", "stock": 1} for i in range(MANY)]
-    _write(server, target, *rows)
-    before = [row[-1] for row in _rows(server, table)]
-    assert sorted(before) == list(range(MANY))
-    _write(server, target, *({**row, "stock": 2} for row in rows))
-    assert {row[2] for row in _rows(server, table)} == {2}
-    assert [row[-1] for row in _rows(server, table)] == before
-
-
 # Values
-
-
-@pytest.mark.parametrize("count", [1, MANY])
-def test_points_in_time_are_stored_in_utc(server: DatabaseServer, count: int) -> None:
-    """An offset is not dropped, not even by a column without time zone."""
-    table = sa.Table(
-        "moments",
-        sa.MetaData(),
-        sa.Column("key", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("naive", sa.DateTime),
-    )
-    _create(server, table)
-    moment = datetime.datetime(2024, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=5)))
-    target = Target(table, ("key",))
-    _write(server, target, *({"key": i, "naive": moment} for i in range(count)))
-    assert {row[1] for row in _rows(server, table)} == {datetime.datetime(2023, 12, 31, 20)}
 
 
 def test_zero_is_a_key(server: DatabaseServer) -> None:
@@ -291,28 +205,25 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("count", [1, MANY])
-@pytest.mark.parametrize("why", REFUSED)
-def test_rows_that_the_database_refuses(server: DatabaseServer, why: str, count: int) -> None:
+def test_rows_that_the_database_refuses(server: DatabaseServer) -> None:
     """The error has the database's words on one line, the others can be written after."""
-    if server.dialect.name == "sqlite" and why in {"too long", "out of range"}:
-        pytest.skip("SQLite stores it")
-    if server.dialect.name == "sqlite" and why == "half a key":
-        pytest.skip("SQLite stores NULL in a text key")
     target = _refusing(server)
-    values, said = REFUSED[why]
     good = {"stock": 1, "title": "t", "shop": None, "price": 1, "day": None}
-    bad = {"url": "bad", **good, **values}
-    others = [{"url": f"u{i}", **good} for i in range(count - 1)]
-    with pytest.raises((RowRefused, WriteFailed), match=said) as refused:
-        _write(server, target, *others, bad)
-    assert _rows(server, target.table) == []
-    assert "\n" not in str(refused.value)
-    assert len(str(refused.value)) <= 600
-    assert "INSERT" not in str(refused.value)
-    assert "sqlalche.me" not in str(refused.value)
+    others = [{"url": f"u{i}", **good} for i in range(3)]
+    stored = (
+        {"too long", "out of range", "half a key"} if server.dialect.name == "sqlite" else set()
+    )
+    for why in REFUSED.keys() - stored:
+        values, said = REFUSED[why]
+        with pytest.raises((RowRefused, WriteFailed), match=said) as refused:
+            _write(server, target, *others, {"url": "bad", **good, **values})
+        assert _rows(server, target.table) == [], why
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) <= 600
+        assert "INSERT" not in str(refused.value)
+        assert "sqlalche.me" not in str(refused.value)
     _write(server, target, *others, {"url": "good", **good})
-    assert len(_rows(server, target.table)) == count
+    assert len(_rows(server, target.table)) == 4
 
 
 def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> None:
@@ -322,13 +233,8 @@ def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> Non
         target = Target(table, ("url",), on_conflict, version, also_unique=True)
         for _ in range(2):
             _write(server, target, {"url": "a", "title": "same", "stock": 1, "version": 1})
-        for rows in (["b"], [f"b{number}" for number in range(MANY)]):
-            with pytest.raises((RowRefused, WriteFailed), match=r"(?i)unique.*title|subquery"):
-                _write(
-                    server,
-                    target,
-                    *({"url": url, "title": "same", "stock": 2, "version": 2} for url in rows),
-                )
+        with pytest.raises((RowRefused, WriteFailed), match=r"(?i)unique.*title|subquery"):
+            _write(server, target, {"url": "b", "title": "same", "stock": 2, "version": 2})
         assert _rows(server, table) == [("a", "same", 1, 1)]
 
 
@@ -357,22 +263,11 @@ def test_what_someone_can_put_right_is_waited_for(
         ),
     ):
         each_database.execute(away)
-        for count in 1, MANY:
-            with pytest.raises(SinkUnavailable, match="REDISQ_DATABASE_URL"):
-                _write(server, target, *({**row, "url": f"u{i}"} for i in range(count)))
+        with pytest.raises(SinkUnavailable, match="REDISQ_DATABASE_URL"):
+            _write(server, target, row)
         each_database.execute(back)
         _write(server, target, row)
     assert _rows(server, table) == [tuple(row.values())]
-
-
-def test_other_errors_pass_through_and_roll_back(server: DatabaseServer) -> None:
-    """An error of the block itself is raised as it is; nothing of it is committed."""
-    target = Target(table := _books(server), ("url",))
-    for error in (KeyError("own"), KeyboardInterrupt(), RowRefused("own")):
-        with pytest.raises(type(error)), server.transaction() as connection:
-            write(connection, [Record(target, {"url": "a"})])
-            raise error
-    assert _rows(server, table) == []
 
 
 # Databases that go away
@@ -397,22 +292,19 @@ def test_it_connects_again(server: DatabaseServer, each_database: Database, how:
     assert len(_rows(server, table)) == MANY + 1
 
 
-@pytest.mark.parametrize("count", [1, MANY])
-def test_gone_before_the_commit(
-    server: DatabaseServer, each_database: Database, count: int
-) -> None:
+def test_gone_before_the_commit(server: DatabaseServer, each_database: Database) -> None:
     """Nothing of the batch is there; written again, all of it is, once."""
     if isinstance(each_database, SQLiteDatabase):
         pytest.skip("has no server")
     target = Target(table := _books(server), ("url",))
-    rows = [{"url": f"u{i}", "stock": i} for i in range(count)]
+    rows = [{"url": f"u{i}", "stock": i} for i in range(MANY)]
     with pytest.raises(SinkUnavailable), server.transaction() as connection:
         write(connection, [Record(target, row) for row in rows])
         each_database.kill()
     each_database.start()
     assert each_database.query("SELECT count(*) FROM books") == [(0,)]
     _write(server, target, *rows)
-    assert len(_rows(server, table)) == count
+    assert len(_rows(server, table)) == MANY
 
 
 def test_attempts_leave_nothing_behind(server: DatabaseServer, each_database: Database) -> None:
@@ -487,23 +379,17 @@ def test_a_commit_that_is_not_serialisable(postgres_server: PostgresServer) -> N
     one, two = (DatabaseServer(postgres_server.url, connect_timeout=10) for _ in range(2))
     target = Target(table := _books(one), ("url",))
     count = sa.select(sa.func.count()).select_from(table)
-    for rows in 1, MANY:
-        with pytest.raises(SinkUnavailable, match="serialize"), one.transaction() as connection:
-            connection.execute(count)
-            with two.transaction() as other:
-                other.execute(count)
-                _insert(other, target, "two", rows)
-            _insert(connection, target, "one", rows)
-        with one.transaction() as connection:
-            _insert(connection, target, "one", rows)
-    assert len(_rows(two, table)) == 2 * MANY
+    with pytest.raises(SinkUnavailable, match="serialize"), one.transaction() as connection:
+        connection.execute(count)
+        with two.transaction() as other:
+            other.execute(count)
+            write(other, [Record(target, {"url": "two"})])
+        write(connection, [Record(target, {"url": "one"})])
+    _write(one, target, {"url": "one"})
+    assert len(_rows(two, table)) == 2
     one.close()
     two.close()
     postgres_server.execute(f"ALTER DATABASE {name} RESET default_transaction_isolation")
-
-
-def _insert(connection: sa.Connection, target: Target, prefix: str, count: int) -> None:
-    write(connection, [Record(target, {"url": f"{prefix}{i}"}) for i in range(count)])
 
 
 # At start
@@ -543,21 +429,20 @@ def test_a_server_that_does_not_come_up(each_database: Database) -> None:
     server.close()
 
 
-@pytest.mark.parametrize("wrong", ["password", "database", "user"])
 def test_what_waiting_does_not_change(
-    each_database: Database, wrong: str, caplog: pytest.LogCaptureFixture
+    each_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A wrong password or database is an error at once, which shows no password."""
     if isinstance(each_database, SQLiteDatabase):
         pytest.skip("has no server")
-    url = sa.make_url(each_database.url).set(**{wrong if wrong != "user" else "username": "gone"})
-    if wrong == "password":
-        url = url.set(password=PASSWORD + "x")
-    server = DatabaseServer(url.render_as_string(hide_password=False), connect_timeout=600)
-    with pytest.raises(SinkUnavailable, match=r"(?i)fatal|denied|unknown database") as refused:
-        server.open()
-    server.close()
-    _no_password(str(refused.value))
+    right = sa.make_url(each_database.url)
+    for wrong in ({"password": PASSWORD + "x"}, {"database": "gone"}, {"username": "gone"}):
+        url = right.set(**wrong).render_as_string(hide_password=False)  # type: ignore[arg-type]
+        server = DatabaseServer(url, connect_timeout=600)
+        with pytest.raises(SinkUnavailable, match=r"(?i)fatal|denied|unknown database") as refused:
+            server.open()
+        server.close()
+        _no_password(str(refused.value))
     assert caplog.text == ""
 
 
@@ -570,14 +455,10 @@ def _no_password(text: str) -> None:
     "url",
     [
         "",
-        "postgresql",
         "postgresql://u:secret@host:port/db",
         "postgresql://u:se@cret@host/db",
-        "postgresql://u:se@cret/db",
         "postgresql://u:x@secret?y@host/db",
-        "nosuch://u:secret@host/db",
         "oracle://u:secret@host/db",
-        "postgresql+psycopg2://u:secret@host/db",
         "postgresql+nosuch://u:secret@host/db",
         "sqlite+aiosqlite:///secret",
         None,
@@ -585,8 +466,6 @@ def _no_password(text: str) -> None:
 )
 def test_urls_that_cannot_be_used(url: Any) -> None:
     """The error names the setting and what it takes, and shows no password."""
-    if url == "postgresql://u:se@cret/db":  # looks like a host
-        return
     with pytest.raises(SettingError, match="REDISQ_DATABASE_URL") as refused:
         DatabaseServer(url, connect_timeout=1)
     if "+aio" not in str(url):
@@ -669,16 +548,6 @@ def test_sessions(server: DatabaseServer, each_database: Database) -> None:
     with server.transaction() as connection:
         for sql, answer in asked[each_database.kind]:
             assert connection.exec_driver_sql(sql).scalar_one() == answer, sql
-
-
-def test_options_of_the_url_come_first(postgres_server: PostgresServer) -> None:
-    """What the URL says is not overridden."""
-    url = f"{postgres_server.url}?application_name=mine"
-    server = DatabaseServer(url, connect_timeout=10)
-    with server.transaction() as connection:
-        name = connection.exec_driver_sql("SHOW application_name").scalar_one()
-    assert name == "mine"
-    server.close()
 
 
 def test_a_wrong_setting_is_not_said_to_be_of_the_url(sqlite_database: SQLiteDatabase) -> None:

@@ -6,8 +6,8 @@ Layers, top to bottom; imports point down only::
     tables                       what is written where
     plans, mapping, schema       items to values; tables for classes; tables made and compared
     keys                         which columns are unique, and which the database fills
-    options, fields, conversion  REDISQ_TABLES; annotations; values that stay exact
+    options, fields, conversion  REDISQ_TABLES; fields of classes; values that stay exact
     upsert                       records into tables, in the dialect of the database
     server, engine, errors, url  one connection that comes back, and what its errors mean
-    records, columns             one row of one table; types of columns
+    columns                      types of columns
 """

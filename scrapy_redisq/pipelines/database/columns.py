@@ -12,7 +12,7 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from scrapy_redisq.pipelines.database.fields import ANY
+from scrapy_redisq.pipelines.annotations import ANY
 
 MYSQL = ("mysql", "mariadb")
 """Names of the dialects for MySQL and MariaDB."""

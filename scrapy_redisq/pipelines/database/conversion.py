@@ -7,7 +7,7 @@ is stored in another form, and which:
 - an enum's member as its value if all values of the enum are text or all are integers, else by
   name; UUIDs, paths and pydantic's URLs as text;
 - on SQLite, which has no exact decimals, a decimal as text;
-- what a field without a type holds: text as it is, anything else as its JSON;
+- what a field without a type holds: text, dates and numbers as text, anything else as its JSON;
 - in JSON: a decimal as text (a JSON number would lose digits in most readers), dates and times in
   ISO format, bytes as base64, sets as lists, items as objects, keys of mappings as text.
 """
@@ -25,6 +25,7 @@ from uuid import UUID
 
 import sqlalchemy
 
+from scrapy_redisq.pipelines.annotations import ANY
 from scrapy_redisq.pipelines.database.columns import (
     MYSQL,
     OTHER,
@@ -33,8 +34,7 @@ from scrapy_redisq.pipelines.database.columns import (
     form,
     takes,
 )
-from scrapy_redisq.pipelines.database.fields import ANY
-from scrapy_redisq.pipelines.encoding import json_text
+from scrapy_redisq.pipelines.encoding import free_text, json_text
 from scrapy_redisq.pipelines.values import (
     WrongValue,
     aware_utc,
@@ -80,7 +80,7 @@ def _converter(
         return _json_of_64_bits if dialect.name == "sqlite" else _plain_json
     if target == "str":
         decimal_text = _canonical_decimal_text if column.primary_key else _decimal_text
-        texts: dict[str, Convert] = {"json": json_text, "decimal": decimal_text, ANY: _any_text}
+        texts: dict[str, Convert] = {"json": json_text, "decimal": decimal_text, ANY: free_text}
         chosen: Convert = texts.get(kind, exact_text)
         return chosen
     if target == "float":
@@ -144,11 +144,6 @@ def _hold_number(number: Decimal, there: Form, dialect: sqlalchemy.Dialect) -> N
 def _of_length(value: Any, there: Form, units: str) -> None:
     if len(value) != there.whole:
         raise WrongValue(f"takes {there.whole:g} {units}, neither more nor fewer")
-
-
-def _any_text(value: Any) -> str:
-    stored = plain(value)
-    return exact_text(stored) if isinstance(stored, str) else json_text(stored)
 
 
 def _float_converter(dialect: sqlalchemy.Dialect) -> Convert:

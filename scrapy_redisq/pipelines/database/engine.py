@@ -55,11 +55,7 @@ MYSQL_SERVER = "server"
 def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchemy.Engine:
     """An engine for ``url``, which errors call ``shown``; it does not connect yet.
 
-    Unless the URL says otherwise, connecting has a time limit and a vanished server is noticed;
-    sessions are in UTC; MySQL and MariaDB refuse values that do not fit instead of changing them;
-    SQLite writes ahead (WAL), checks foreign keys, and takes its lock when a transaction begins.
-
-    Raises `SettingError`.
+    Options of the URL go before those that are set here. Raises `SettingError`.
     """
     seconds = max(1, int(min(connect_timeout, CONNECT_SECONDS)))
     driver = url.drivername.partition("+")[2]

@@ -18,7 +18,6 @@ from scrapy_redisq.errors import (
     ReferenceMissing,
     RowLocked,
     RowRefused,
-    RuleBroken,
     SinkError,
     SinkUnavailable,
     WriteFailed,
@@ -42,8 +41,7 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     "23503": ReferenceMissing,
     # NOT NULL, out of range, RAISE: of a row, or of a column that none fills. CHECK, no partition:
     # of a row, or of all from this month on.
-    **dict.fromkeys(("23502", "22003", "P0001", "23514"), RuleBroken),
-    "2200H": WriteFailed,  # the end of a sequence
+    **dict.fromkeys(("23502", "22003", "2200H", "P0001", "23514"), WriteFailed),
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
     # down, read-only.
     **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
@@ -55,16 +53,13 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     **dict.fromkeys((1969, 3024, 1317), BatchTooLarge),
     **dict.fromkeys((1216, 1452), ReferenceMissing),
     # NOT NULL, no default, no partition, CHECK, SIGNAL.
-    **dict.fromkeys((1048, 1364, 1526, 3819, 4025, 1644), RuleBroken),
+    **dict.fromkeys((1048, 1364, 1526, 3819, 4025, 1644), WriteFailed),
     1292: RowRefused,  # a wrong value, which PyMySQL does not count among those
 }
 """Shortcuts: codes of SQLSTATE or the classes that they begin with, and numbers of MySQL."""
 
 _SQLITE_PASSING = ("locked", "is full", "readonly", "disk I/O error", "unable to open")
 """Its codes have names from Python 3.11 on only."""
-
-_MYSQL_DENIED = {1044, 1142, 1143}
-_MYSQL_DISK_FULL = "errno: 28 "
 
 _MYSQL_REFUSED = {1044, 1045, 1049, 1130, 1251, 1524, 1698, 2026, 2054, 2059, 2061}
 
@@ -127,13 +122,6 @@ class ErrorClasses:
             return SinkUnavailable if broken else RowRefused
         return WriteFailed
 
-    def of_statement(self, error: exc.DBAPIError) -> bool:
-        """Whether the error of a CREATE TABLE is in it, so that no repetition helps."""
-        if not isinstance(error, exc.OperationalError):
-            return isinstance(error, (exc.DataError, exc.NotSupportedError, exc.ProgrammingError))
-        passing = self._code(error.orig) in _MYSQL_DENIED or _MYSQL_DISK_FULL in str(error.orig)
-        return self.meaning(error) is WriteFailed and not passing
-
     def may_come_up(self, error: BaseException) -> bool:
         """Whether a connection that failed like this may work later, without anyone's doing."""
         driver = self._driver_error(error)
@@ -168,7 +156,7 @@ class ErrorClasses:
         if "FOREIGN KEY" in text:
             return ReferenceMissing
         if "NOT NULL" in text or "CHECK" in text:
-            return RuleBroken
+            return WriteFailed
         # Values that cannot be bound are programming or interface errors.
         if self._is(error, "IntegrityError", "DataError", "ProgrammingError", "InterfaceError"):
             return RowRefused

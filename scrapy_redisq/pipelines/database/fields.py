@@ -1,73 +1,21 @@
-"""The fields of item classes and the kinds of values that they are declared to hold.
-
-A kind is what a column can be made for: one of `KINDS`, by the name that ``REDISQ_TABLES`` uses
-too, or `ANY` for a field without a type.
-"""
+"""The fields of item classes and the kinds of values that they are declared to hold."""
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
-import enum
-import types
-import typing
 from collections.abc import Mapping
-from datetime import date, datetime, time
-from decimal import Decimal
-from pathlib import PurePath
 from typing import Any
-from uuid import UUID
 
 from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import SinkMismatch
-from scrapy_redisq.pipelines.annotations import bare, field_types
-from scrapy_redisq.pipelines.values import enum_values, is_url_class
-
-KINDS = (
-    "str",
-    "int",
-    "float",
-    "decimal",
-    "bool",
-    "date",
-    "datetime",
-    "time",
-    "bytes",
-    "json",
+from scrapy_redisq.pipelines.annotations import (
+    ANY,
+    KINDS,
+    NoKind,
+    field_types,
+    kind_and_optional,
 )
-ANY = "any"
-
-# The first that fits: bool is an int, and datetime a date.
-_KIND_OF_TYPE: tuple[tuple[type, str], ...] = (
-    (bool, "bool"),
-    (int, "int"),
-    (float, "float"),
-    (Decimal, "decimal"),
-    (datetime, "datetime"),
-    (date, "date"),
-    (time, "time"),
-    (str, "str"),
-    (bytes, "bytes"),
-    (bytearray, "bytes"),
-    (UUID, "str"),
-    (PurePath, "str"),
-)
-_MIXTURES = {
-    frozenset({"int", "float"}): "float",
-    frozenset({"int", "decimal"}): "decimal",
-    frozenset({"bool", "int"}): "int",
-}
-# Classes that only stand for a constraint: no value is an instance of one.
-_PYDANTIC = {
-    "AwareDatetime": "datetime",
-    "NaiveDatetime": "datetime",
-    "PastDatetime": "datetime",
-    "FutureDatetime": "datetime",
-    "PastDate": "date",
-    "FutureDate": "date",
-    "EmailStr": "str",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +25,6 @@ class Field:
     name: str
     kind: str = ANY
     optional: bool = True
-
-
-class _NoColumn(Exception):
-    """A type that no column is made for."""
 
 
 def class_path(item_class: type) -> str:
@@ -114,8 +58,8 @@ def item_fields(item_class: type, kinds: Mapping[str, Any]) -> dict[str, Field]:
                 f"the class is defined, or give its type as {instead}"
             )
         try:
-            kind, optional = _read(annotation)
-        except _NoColumn as problem:
+            kind, optional = kind_and_optional(annotation)
+        except NoKind as problem:
             raise SinkMismatch(
                 f"{where}: no column is made for {problem}; give one of {', '.join(KINDS)} as "
                 f"{instead}"
@@ -133,8 +77,8 @@ def kind_of(given: Any) -> str:
             raise ValueError
         return given
     try:
-        return _read(given)[0]
-    except _NoColumn:
+        return kind_and_optional(given)[0]
+    except NoKind:
         raise ValueError from None
 
 
@@ -152,47 +96,3 @@ def _may_be_missing(item_class: type, name: str) -> bool:
     if hasattr(item_class, "model_fields"):
         return item_class.model_fields[name].default is None
     return True
-
-
-def _read(annotation: Any) -> tuple[str, bool]:
-    """Kind, and whether None may stand there."""
-    annotation = bare(annotation)
-    origin = typing.get_origin(annotation)
-    if annotation in (Any, object, None, type(None)):
-        return ANY, True
-    if isinstance(annotation, str) and annotation in KINDS:
-        return annotation, True
-    if origin in (typing.Union, types.UnionType):
-        return _mixture(typing.get_args(annotation))
-    if origin is typing.Literal:
-        return _mixture(tuple(type(value) for value in typing.get_args(annotation)))
-    cls = origin or annotation
-    if not isinstance(cls, type):
-        raise _NoColumn(repr(annotation))
-    return _kind_of_class(cls), False
-
-
-def _kind_of_class(cls: type) -> str:
-    if issubclass(cls, enum.Enum):
-        whole = any(isinstance(value, int) for value in enum_values(cls).values())
-        return "int" if whole else "str"
-    for known, kind in _KIND_OF_TYPE:
-        if issubclass(cls, known):
-            return kind
-    if is_url_class(cls):
-        return "str"
-    if cls.__module__.startswith("pydantic.") and cls.__name__ in _PYDANTIC:
-        return _PYDANTIC[cls.__name__]
-    nested = ItemAdapter.is_item_class(cls) or typing.is_typeddict(cls)
-    if nested or issubclass(cls, collections.abc.Iterable):
-        return "json"
-    raise _NoColumn(cls.__qualname__)
-
-
-def _mixture(arguments: tuple[Any, ...]) -> tuple[str, bool]:
-    real = [_read(part) for part in arguments if part not in (None, type(None))]
-    optional = len(real) < len(arguments) or any(may_be_none for _, may_be_none in real)
-    kinds = frozenset(kind for kind, _ in real)
-    if len(kinds) == 1:
-        return next(iter(kinds)), optional
-    return _MIXTURES.get(kinds, ANY), optional

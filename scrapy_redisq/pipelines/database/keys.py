@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy
 
 from scrapy_redisq.pipelines.database.columns import KEY_COLUMN, MYSQL
-from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
+from scrapy_redisq.pipelines.database.options import Options, wrong
 
 __all__ = ["chosen_key", "has_default", "unique_columns"]
 
@@ -42,8 +42,7 @@ def chosen_key(
     if options.key:
         for name in options.key:
             if name not in available:
-                hint = nearest(name, available)
-                takes = f"columns that fields fill: {', '.join(sorted(available))}{hint}"
+                takes = f"columns that fields fill: {', '.join(sorted(available))}"
                 raise wrong(item_class, "key", name, takes)
         if frozenset(options.key) not in unique_columns(table):
             takes = f"columns with a primary key or unique constraint in table {table.fullname}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,7 +10,8 @@ from itemadapter import ItemAdapter
 from scrapy.utils.misc import load_object
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.pipelines.database.fields import KINDS, class_path, kind_of
+from scrapy_redisq.pipelines.annotations import KINDS
+from scrapy_redisq.pipelines.database.fields import class_path, kind_of
 from scrapy_redisq.settings.sinks import SinkSettings
 
 SETTING = SinkSettings.tables.name
@@ -54,12 +54,6 @@ def wrong(item_class: type, option: str, value: object, takes: str) -> SettingEr
     return SettingError(f"{SETTING}[{class_path(item_class)!r}][{option!r}]", value, takes)
 
 
-def nearest(name: object, names: Iterable[str]) -> str:
-    """A hint for a name that is not among ``names``, or nothing."""
-    found = difflib.get_close_matches(str(name), list(names), n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
-
-
 def _item_class(named: Any) -> type:
     if named == "dict":
         return dict
@@ -96,11 +90,9 @@ def _columns(item_class: type, given: Mapping[str, Any]) -> dict[str, str]:
     columns = {}
     for name, kind in given.items():
         if fields is not None and name not in fields:
-            hint = nearest(name, fields or ())
-            raise wrong(item_class, "columns", name, f"fields of the class{hint}")
+            raise wrong(item_class, "columns", name, f"fields of the class: {', '.join(fields)}")
         try:
             columns[name] = kind_of(kind)
         except ValueError:
-            hint = nearest(kind, KINDS)
-            raise wrong(item_class, "columns", {name: kind}, f"{takes}{hint}") from None
+            raise wrong(item_class, "columns", {name: kind}, takes) from None
     return columns

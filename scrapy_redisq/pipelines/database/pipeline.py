@@ -16,7 +16,7 @@ from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.database import engine
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
-from scrapy_redisq.pipelines.database.upsert import Record, write
+from scrapy_redisq.pipelines.database.upsert import Record, write, write_nothing
 from scrapy_redisq.pipelines.database.url import SETTING
 from scrapy_redisq.settings.sinks import SinkSettings
 
@@ -84,10 +84,6 @@ class DatabasePipeline(BatchPipeline):
 
         server.open(prepare)
 
-    def needs_key(self, item: Any) -> bool:
-        """Whether its table has no key of its own. Raises `SinkMismatch`."""
-        return self._tables.take_keys(type(item))
-
     def row(self, item: Any, key: str) -> Row:
         """The record that the item becomes. Raises `RowRefused` or `SinkMismatch`."""
         return _RecordRow(item, key, self._tables.record(item, key))
@@ -115,13 +111,16 @@ class DatabasePipeline(BatchPipeline):
         """The table that it goes into."""
         return row.record.target
 
-    async def rewrite(self, rows: list[Row]) -> None:
-        """The same, but that nothing of it is kept."""
-        await self._ask(self._rewrite, rows)
+    async def takes_others(self, row: Row, others: list[Row]) -> bool:
+        """Write them and the row's own statement without a row, which needs the table, its columns
+        and the rights as well; nothing of it is kept."""
+        await self._ask(self._try_others, row, others)
+        return True
 
-    def _rewrite(self, rows: list[_RecordRow]) -> None:
+    def _try_others(self, row: _RecordRow, others: list[_RecordRow]) -> None:
         with contextlib.suppress(_RolledBack), self._server.transaction() as connection:
-            write(connection, [row.record for row in rows])
+            write(connection, [other.record for other in others])
+            write_nothing(connection, row.record)
             raise _RolledBack
 
     async def close(self) -> None:

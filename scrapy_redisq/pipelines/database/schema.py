@@ -1,18 +1,16 @@
 """The tables in the database: made if missing, compared with what items need if there.
 
-Several workers may do so at the same moment. On PostgreSQL, where even ``IF NOT EXISTS`` fails
-when two make the same table, an advisory lock lets one go first.
+Several workers may do so at the same moment.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError
+from sqlalchemy.exc import IntegrityError, NoSuchTableError
 from sqlalchemy.schema import CreateTable
 
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable
@@ -22,7 +20,6 @@ from scrapy_redisq.pipelines.database.columns import (
     exact_collation,
     fits,
 )
-from scrapy_redisq.pipelines.database.errors import ErrorClasses
 from scrapy_redisq.pipelines.database.fields import class_path
 from scrapy_redisq.pipelines.database.keys import has_default, unique_columns
 from scrapy_redisq.pipelines.database.plans import Plan
@@ -32,70 +29,47 @@ logger = logging.getLogger(__name__)
 _CREATING = 0x7265646973710001
 """Number of PostgreSQL's advisory lock for creating tables, any that nobody else uses."""
 
-_ATTEMPTS = 3
-
-_INDEX_LOOKS, _INDEX_PAUSE = 10, 0.5
-"""How often MySQL is asked again for a table's indexes, and the seconds between: another worker
-makes the table first, then each of its indexes."""
-
 
 def create(connection: sqlalchemy.Connection, tables: Iterable[sqlalchemy.Table]) -> None:
-    """Make those of our own tables that are missing. Raises `SinkMismatch` if one cannot be."""
+    """Make those of our own tables that are missing."""
     for table in _missing(connection, tables):
         _one_at_a_time(connection)
         try:
             connection.execute(CreateTable(table, if_not_exists=True))
         except IntegrityError as problem:  # of PostgreSQL's catalogue: someone without the lock
             raise SinkUnavailable(f"table {table.fullname} is being made elsewhere") from problem
-        except DBAPIError as problem:
-            if not ErrorClasses(connection.dialect).of_statement(problem):
-                raise  # away, locked or full: another time
-            raise SinkMismatch(
-                f"table {table.fullname} cannot be made: {problem.orig}. See to its name and "
-                "columns in REDISQ_TABLES"
-            ) from problem
 
 
 def create_given(connection: sqlalchemy.Connection, metadata: sqlalchemy.MetaData) -> None:
     """Make those of the project's tables that are missing, with what belongs to them."""
-    for attempt in range(_ATTEMPTS):
-        missing = _missing(connection, metadata.tables.values())
-        if not missing:
-            return
+    if missing := _missing(connection, metadata.tables.values()):
         _one_at_a_time(connection)
-        _make_exact(connection, metadata.tables.values(), missing)
-        try:
-            metadata.create_all(connection)
-        except OperationalError:
-            # Without a lock another worker may have made one meanwhile.
-            if connection.invalidated or attempt == _ATTEMPTS - 1:
-                raise
+        if connection.dialect.name in MYSQL:
+            _make_exact(connection, metadata, missing)
+        metadata.create_all(connection)
 
 
 def _make_exact(
     connection: sqlalchemy.Connection,
-    tables: Iterable[sqlalchemy.Table],
-    missing: Collection[sqlalchemy.Table],
+    metadata: sqlalchemy.MetaData,
+    missing: list[sqlalchemy.Table],
 ) -> None:
-    """Let texts be compared byte by byte, as elsewhere, where the project does not say how.
+    """Let MySQL compare texts byte by byte, as elsewhere, where the project does not say how.
 
-    All tables together, with those that are there, or none: a foreign key needs the same collation
-    on both sides.
+    All tables, with those that are there, or none: a foreign key needs the same collation on both
+    sides.
     """
-    tables, dialect = list(tables), connection.dialect
-    if dialect.name not in MYSQL or any(
-        name.endswith(("collate", "charset")) for table in tables for name in table.dialect_kwargs
-    ):
-        return
-    exact, inspector = exact_collation(dialect), sqlalchemy.inspect(connection)
-    for table in tables:
+    name, exact = connection.dialect.name, exact_collation(connection.dialect)
+    inspector = sqlalchemy.inspect(connection)
+    for table in metadata.tables.values():
+        if any(option.endswith(("collate", "charset")) for option in table.dialect_kwargs):
+            return
         if table not in missing:
-            options = inspector.get_table_options(table.name, schema=table.schema)
-            if options.get(f"{dialect.name}_collate") != exact:
+            there = inspector.get_table_options(table.name, schema=table.schema)
+            if there.get(f"{name}_collate") != exact:
                 return
-    for table in tables:
-        table.dialect_kwargs[f"{dialect.name}_charset"] = "utf8mb4"
-        table.dialect_kwargs[f"{dialect.name}_collate"] = exact
+    for table in missing:
+        table.dialect_kwargs.update({f"{name}_charset": "utf8mb4", f"{name}_collate": exact})
 
 
 def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
@@ -118,12 +92,10 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
         if not is_ours and not column.nullable and not has_default(column):
             differences.append(f"column {column.name!r} is NOT NULL and no field fills it")
     key = frozenset(table.columns[name].name for name in plan.target.key)
-    looks = _INDEX_LOOKS if plan.given and dialect.name in MYSQL else 0
-    while key not in _unique_there(connection, found) and looks:
-        looks -= 1
-        time.sleep(_INDEX_PAUSE)
-        found = _reflect(connection, table)
     if key not in _unique_there(connection, found):
+        if plan.given and dialect.name in MYSQL and not differences:
+            # Another worker may be about to: it makes the table first, then each of its indexes.
+            raise SinkUnavailable(f"table {table.fullname} has no unique index for the key yet")
         differences.append(f"no unique index for the key {', '.join(sorted(key))}")
     plan.target.also_unique = any(
         names != key for each in (table, found) for names in unique_columns(each, whole=False)
@@ -204,6 +176,6 @@ def _missing(
 
 
 def _one_at_a_time(connection: sqlalchemy.Connection) -> None:
-    """Until the transaction ends."""
+    """Until the transaction ends. On PostgreSQL even IF NOT EXISTS fails when two make a table."""
     if connection.dialect.name == "postgresql":
         connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_CREATING)))

@@ -63,11 +63,11 @@ class DatabaseServer:
         self._told_waiting = False
 
     def open(self, prepare: Callable[[], None] = lambda: None) -> None:
-        """Connect and ``prepare``, and wait ``connect_timeout`` seconds for a server that is away.
+        """Connect and ``prepare``, and wait ``connect_timeout`` seconds for a server that is away,
+        or an SQLite file that is locked.
 
-        An SQLite file that another process has locked counts as one. Raises `SinkUnavailable` after
-        that; at once for what waiting does not change, such as a wrong password or an unknown
-        database; `SettingError` for an SQLite file without its folder.
+        Raises `SinkUnavailable` after that, and at once for what waiting does not change, such as a
+        wrong password; `SettingError` for an SQLite file without its folder.
         """
         if self.dialect.name == "sqlite":
             self._check_file()
@@ -105,13 +105,10 @@ class DatabaseServer:
     def transaction(self, *, of_rows: bool = True) -> Iterator[sqlalchemy.Connection]:
         """A transaction: committed at the end, rolled back if there is an error.
 
-        Errors of the database are raised as what they mean, see `ErrorClasses`, with its words: as
-        `RowRefused` if they are certainly about rows; as `SinkUnavailable` if it is away, after
-        which the next transaction connects anew; as `ConnectionLost` if the connection ended within
-        the transaction, also if the commit's answer was lost, although it may have been done; as
-        `WriteFailed` if nothing is known. Without rows (``of_rows``) all
-        are `SinkUnavailable`. All other exceptions are raised as they are. `SinkMismatch`: an
-        SQLite file is not the one that was opened at first.
+        Errors of the database are raised as what `ErrorClasses` makes of them, with its words; all
+        others as they are. After `SinkUnavailable` the next transaction connects anew. The commit
+        may have been done though it raised `ConnectionLost`. Without rows (``of_rows``) all are
+        `SinkUnavailable`. `SinkMismatch`: an SQLite file is not the one that was opened at first.
         """
         began = at_commit = False
         try:

@@ -24,14 +24,12 @@ class Tables:
     """What is written where.
 
     A class of items has the table that ``REDISQ_TABLES`` names, else the one called like it in
-    snake case; in the project's `MetaData` if it is there, which is used as it is, else one of our
-    own. Names in `Target` and `Record` are keys of the table's columns, which are their names if a
-    project's column has no other key. Records of one target have the same columns all, but for
-    those that are left to the database.
+    snake case: the project's if its `MetaData` has it, else one of our own. Names in `Target` and
+    `Record` are keys of the table's columns.
 
-    `record` may run while `prepare` does so in another thread, once that was called for the first
-    time. Raises `SettingError` for what is wrong in the settings, `SinkMismatch` for classes that
-    do not fit the project's tables.
+    `record` may run while `prepare` does so in another thread, once that was called. Raises
+    `SettingError` for what is wrong in the settings, `SinkMismatch` for classes that do not fit the
+    project's tables.
     """
 
     def __init__(
@@ -54,13 +52,12 @@ class Tables:
             self._plan(item_class)
 
     def prepare(self, begin: Callable[[], AbstractContextManager[sqlalchemy.Connection]]) -> None:
-        """Make the tables that are missing and compare the others with the items.
+        """Make the tables that are missing and compare the others with the items: all that are new
+        since the last call, if any.
 
-        All that are known and have not been prepared; without any it does nothing. ``begin`` gives
-        a transaction, which is committed at its end: one of their own, because tables that are made
-        in that of a batch are rolled back with it. Several workers may do so at the same moment.
-        Raises `SinkMismatch`; errors of the database go through, and the same is done at the next
-        call.
+        ``begin`` gives a transaction of their own: tables that are made in that of a batch are
+        rolled back with it. Raises `SinkMismatch`; after errors of the database, which go through,
+        the next call does the same.
         """
         if self._started and not self._pending:
             return
@@ -77,19 +74,12 @@ class Tables:
         del self._pending[: len(pending)]
 
     def record(self, item: Any, key: str) -> Record:
-        """The row of an item.
+        """The row of an item, with ``key`` if its table has no key of its own.
 
-        ``key``: 32 hexadecimal characters, the same when the item is scraped again, for tables
-        whose rows have no key of their own. Raises `RowRefused` for this item, `SinkMismatch` for
-        its class. A table that is new is made by the next `prepare`.
+        Raises `RowRefused` for this item, `SinkMismatch` for its class.
         """
         plan = self._plans.get(type(item)) or self._plan(type(item))
         return Record(plan.target, plan.values(item, key))
-
-    def take_keys(self, item_class: type) -> bool:
-        """Whether `record` uses the key that it is given. Raises `SinkMismatch`."""
-        plan = self._plans.get(item_class) or self._plan(item_class)
-        return plan.key_column is not None
 
     def _plan(self, item_class: type) -> Plan:
         if item_class not in self._options and issubclass(item_class, dict):
@@ -101,54 +91,35 @@ class Tables:
                 "class of items"
             )
         options = self._options.get(item_class, Options())
-        table = self._given_table(item_class)
+        name = options.table or table_name(item_class)
+        table = None if self._metadata is None else self._metadata.tables.get(name)
         given = table is not None
-        if item_class is dict and not given and not options.columns:
-            takes = (
-                "the kinds of a dict's fields, as REDISQ_METADATA has no table "
-                f"{self._full_name(item_class)}"
-            )
+        if item_class is dict and table is None and not options.columns:
+            takes = f"the kinds of a dict's fields, as REDISQ_METADATA has no table {name}"
             raise wrong(item_class, "columns", {}, takes)
-        fields = self._fields(item_class, options, table)
-        if table is None:
-            table = self._own_table(item_class, fields, options)
-        plan = make_plan(item_class, fields, options, table, given, self._dialect)
-        self._pending.append(plan)
-        self._plans[item_class] = plan
-        return plan
-
-    def _fields(
-        self, item_class: type, options: Options, table: sqlalchemy.Table | None
-    ) -> dict[str, Field]:
         if item_class is dict and table is not None and not options.columns:
-            return {
+            fields = {
                 column.name: Field(column.name)
                 for column in table.columns
                 if column.name in options.key
                 or (column.name not in (options.extra, KEY_COLUMN) and not has_default(column))
             }
-        return item_fields(item_class, options.columns)
+        else:
+            fields = item_fields(item_class, options.columns)
+        if table is None:
+            self._check_owner(item_class, name)
+            table = make_table(item_class, name, fields, options, self._dialect)
+        plan = make_plan(item_class, fields, options, table, given, self._dialect)
+        self._pending.append(plan)
+        self._plans[item_class] = plan
+        return plan
 
-    def _full_name(self, item_class: type) -> str:
-        options = self._options.get(item_class)
-        return options.table if options and options.table else table_name(item_class)
-
-    def _given_table(self, item_class: type) -> sqlalchemy.Table | None:
-        if self._metadata is None:
-            return None
-        return self._metadata.tables.get(self._full_name(item_class))
-
-    def _own_table(
-        self, item_class: type, fields: Mapping[str, Field], options: Options
-    ) -> sqlalchemy.Table:
-        """A table of our own."""
-        full_name = self._full_name(item_class)
-        name = full_name if self._dialect.name == "postgresql" else full_name.lower()
-        owner = self._owners.setdefault(name, item_class)
+    def _check_owner(self, item_class: type, name: str) -> None:
+        same = name if self._dialect.name == "postgresql" else name.lower()
+        owner = self._owners.setdefault(same, item_class)
         if owner is not item_class:
             raise SinkMismatch(
                 f"{class_path(owner)} and {class_path(item_class)} would have the same table "
-                f"{full_name!r}: give each a 'table' in REDISQ_TABLES, or describe one for both in "
+                f"{name!r}: give each a 'table' in REDISQ_TABLES, or describe one for both in "
                 "REDISQ_METADATA"
             )
-        return make_table(item_class, fields, options, self._dialect, sqlalchemy.MetaData())

@@ -7,7 +7,6 @@ names of our own: those that it makes of the columns' can be the same for two ("
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import graphlib
 from collections import Counter
@@ -21,7 +20,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from scrapy_redisq.errors import RowRefused, reason
 from scrapy_redisq.pipelines.database.columns import MYSQL
 
-__all__ = ["Record", "Target", "write"]
+__all__ = ["Record", "Target", "write", "write_nothing"]
 
 _UNBINDABLE = (ArithmeticError, AttributeError, TypeError, ValueError)
 """What drivers raise, beside their own errors, for values that they cannot bind."""
@@ -54,15 +53,11 @@ class Record(NamedTuple):
 
 
 def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
-    """Write the records, in their order, in the transaction of ``connection``.
+    """Write the records in the transaction of ``connection``: those of a table in their order,
+    parents before their children.
 
-    A row whose key is in the table takes the new values of the columns that the record has
-    (``on_conflict`` "update"), unless the row's version is newer than the record's, or stays as it
-    is ("ignore"). A version that is NULL is older than all others. Parents are written before their
-    children.
-
-    Raises `RowRefused` for values that cannot be bound, and the errors of SQLAlchemy and of the
-    driver: see `DatabaseServer.transaction`. Nothing is committed here.
+    A version that is NULL is older than all others. Raises `RowRefused` for values that cannot be
+    bound, and the errors of SQLAlchemy and of the driver. Nothing is committed here.
     """
     targets: dict[Target, list[Values]] = {}
     for record in records:
@@ -70,11 +65,20 @@ def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
     for target in _parents_first(tuple(targets)):
         for columns, rows in _groups(target, targets[target]):
             insert, binds = statement(target, columns, connection.dialect)
-            bound = [{binds[name]: _utc(value) for name, value in row.items()} for row in rows]
+            bound = [{binds[name]: value for name, value in row.items()} for row in rows]
             try:
                 connection.execute(insert, bound)
             except _UNBINDABLE as error:
                 raise RowRefused(reason(error)) from error
+
+
+def write_nothing(connection: sqlalchemy.Connection, record: Record) -> None:
+    """Execute what `write` does for the record, but for no row."""
+    target, columns = record.target, tuple(record.values)
+    nothing = sqlalchemy.select(*(sqlalchemy.null() for _ in columns)).where(sqlalchemy.false())
+    into = [target.table.columns[name] for name in columns]
+    insert = _insert(target, connection.dialect).from_select(into, nothing)
+    connection.execute(_UPSERTS[connection.dialect.name](insert, target, columns))
 
 
 def _groups(target: Target, rows: list[Values]) -> Iterable[tuple[tuple[str, ...], list[Values]]]:
@@ -142,10 +146,14 @@ def statement(
         name: sqlalchemy.bindparam(binds[name], type_=_bound(target.table.columns[name]))
         for name in columns
     }
-    module: Any = {"sqlite": sqlite, "postgresql": postgresql}.get(dialect.name, mysql)
     # Inline: nothing is to be returned, such as the keys that the database gives.
-    insert = module.insert(target.table).inline().values(values)
+    insert = _insert(target, dialect).inline().values(values)
     return _UPSERTS[dialect.name](insert, target, columns), binds
+
+
+def _insert(target: Target, dialect: sqlalchemy.Dialect) -> Any:
+    module: Any = {"sqlite": sqlite, "postgresql": postgresql}.get(dialect.name, mysql)
+    return module.insert(target.table)
 
 
 def _updated(target: Target, columns: tuple[str, ...]) -> list[str]:
@@ -198,13 +206,6 @@ _UPSERTS: dict[str, Callable[[Any, Target, tuple[str, ...]], Any]] = {
     **dict.fromkeys(MYSQL, _on_duplicate_key),
 }
 """How each database says that a row takes the place of another."""
-
-
-def _utc(value: Any) -> Any:
-    """Points in time in UTC: some drivers drop the offset, and with it hours."""
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        return value.astimezone(datetime.timezone.utc)
-    return value
 
 
 def _bound(column: sqlalchemy.Column[Any]) -> Any:

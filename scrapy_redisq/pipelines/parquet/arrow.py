@@ -3,7 +3,7 @@
 ::
 
     annotation                          column
-    str, Enum of str                    string
+    str, UUID, path, Enum               string
     int, Enum of int                    int64
     float                               double
     bool                                bool
@@ -20,24 +20,23 @@ Values are checked here rather than by pyarrow, which would cut off decimals and
 
 from __future__ import annotations
 
-import json
 import logging
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import datetime, timezone
 from decimal import Decimal
-from enum import Enum
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import SinkMismatch
-from scrapy_redisq.pipelines.annotations import bare, field_types
-from scrapy_redisq.pipelines.encoding import json_text, unwritable
+from scrapy_redisq.pipelines.annotations import NoKind, bare, field_types, kind_and_optional
+from scrapy_redisq.pipelines.encoding import free_text, unwritable
+from scrapy_redisq.pipelines.rows import Row
 from scrapy_redisq.pipelines.values import (
     aware_utc,
     binary,
@@ -46,7 +45,6 @@ from scrapy_redisq.pipelines.values import (
     exact_text,
     finite_decimal,
     integer,
-    plain,
     real,
 )
 
@@ -56,9 +54,6 @@ logger = logging.getLogger(__name__)
 
 KEY, WRITTEN = "redisq_key", "redisq_written"
 """Columns that each file has besides the fields of its items."""
-
-CHUNK = 100
-"""Rows that pyarrow converts at a time: it lets nothing else of the process run meanwhile."""
 
 DECIMAL_DIGITS, DECIMAL_PLACES = 38, 9
 
@@ -121,25 +116,13 @@ class Columns:
                 )
         return converted
 
-    def file(self, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
-        """The bytes of a file with these rows, as a buffer; each row is its key and its values."""
+    def file(self, rows: Sequence[Row]) -> Any:
+        """The bytes of a file with these rows, as a buffer."""
         written = datetime.now(timezone.utc)
+        values = [{**row, KEY: row.key, WRITTEN: written} for row in rows]
         sink = pa.BufferOutputStream()
-        chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
-        table = pa.Table.from_batches(
-            (self._batch(chunk, written) for chunk in chunks), self._schema
-        )
-        pq.write_table(table, sink, compression="zstd")
+        pq.write_table(pa.Table.from_pylist(values, self._schema), sink, compression="zstd")
         return sink.getvalue()
-
-    def _batch(self, rows: Sequence[tuple[str, Mapping[str, Any]]], written: datetime) -> Any:
-        arrays = [
-            pa.array([values.get(name) for _, values in rows], kind.arrow)
-            for name, kind in self._fields.items()
-        ]
-        keys = pa.array([key for key, _ in rows], pa.string())
-        times = pa.array([written] * len(rows), pa.timestamp("us", "UTC"))
-        return pa.record_batch([*arrays, keys, times], schema=self._schema)
 
 
 def convert_free(values: Mapping[Any, Any]) -> dict[str, Any]:
@@ -150,38 +133,12 @@ def convert_free(values: Mapping[Any, Any]) -> dict[str, Any]:
     converted = {}
     for name, value in values.items():
         try:
-            converted[_string(name)] = TEXT(value)
+            converted[exact_text(name)] = TEXT(value)
         except (TypeError, ValueError) as error:
             raise unwritable(name, error) from error
         if name in (KEY, WRITTEN):
             raise unwritable(name, "ParquetPipeline adds a column of this name")
     return converted
-
-
-def _string(value: Any) -> str:
-    if not isinstance(value, str):  # paths and UUIDs have no annotation that makes a string
-        raise TypeError(f"it is {type(value).__name__}")
-    return exact_text(value)
-
-
-def _text(value: Any) -> str:
-    """A text, a date or a number as one would write it, anything else as JSON."""
-    stored = plain(value)
-    if isinstance(stored, str):
-        return exact_text(stored)
-    written = json_text(stored)
-    return str(json.loads(written)) if written[:1] == '"' else written
-
-
-def _no_bool(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same, but True is no 1: there is a column for it."""
-
-    def number(value: Any) -> Any:
-        if isinstance(value, bool):
-            raise TypeError("it is bool")
-        return convert(value)
-
-    return number
 
 
 def _decimal(value: Any) -> Decimal:
@@ -196,17 +153,17 @@ def _decimal(value: Any) -> Decimal:
     return number
 
 
-TEXT = ArrowType(pa.string(), _text)
+TEXT = ArrowType(pa.string(), free_text)
 
-_PLAIN = {
-    str: ArrowType(pa.string(), _string),
-    int: ArrowType(pa.int64(), _no_bool(integer)),
-    float: ArrowType(pa.float64(), _no_bool(real)),
-    bool: ArrowType(pa.bool_(), boolean),
-    Decimal: ArrowType(pa.decimal128(DECIMAL_DIGITS, DECIMAL_PLACES), _no_bool(_decimal)),
-    bytes: ArrowType(pa.binary(), binary),
-    date: ArrowType(pa.date32(), day),
-    datetime: ArrowType(pa.timestamp("us", "UTC"), aware_utc),
+_OF_KIND = {
+    "str": ArrowType(pa.string(), exact_text),
+    "int": ArrowType(pa.int64(), integer),
+    "float": ArrowType(pa.float64(), real),
+    "bool": ArrowType(pa.bool_(), boolean),
+    "decimal": ArrowType(pa.decimal128(DECIMAL_DIGITS, DECIMAL_PLACES), _decimal),
+    "bytes": ArrowType(pa.binary(), binary),
+    "date": ArrowType(pa.date32(), day),
+    "datetime": ArrowType(pa.timestamp("us", "UTC"), aware_utc),
 }
 
 
@@ -234,38 +191,17 @@ def _arrow_type(hint: Any, inside: tuple[type, ...]) -> ArrowType:
     """The column for an annotation. ``inside`` are the classes around it: a tree is text."""
     hint = bare(hint)
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        kinds = [argument for argument in arguments if argument is not type(None)]
-        return _arrow_type(kinds[0], inside) if len(kinds) == 1 else TEXT
-    if origin is Literal:
-        return _common({type(value) for value in arguments} - {type(None)})
-    if origin in _ARRAYS:
-        if origin is tuple and arguments[1:] != (...,):
-            return TEXT
+    if origin in (Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
+        return _arrow_type(next(kind for kind in arguments if kind is not type(None)), inside)
+    if origin in _ARRAYS and (origin is not tuple or arguments[1:] == (...,)):
         return _list(_arrow_type(arguments[0], inside))
-    if not isinstance(hint, type) or origin is not None:
+    if isinstance(hint, type) and hint not in inside and ItemAdapter.is_item_class(hint):
+        fields = _fields(hint, inside)
+        return _struct(fields) if fields else TEXT
+    try:
+        return _OF_KIND.get(kind_and_optional(hint)[0], TEXT)
+    except NoKind:
         return TEXT
-    if issubclass(hint, Enum):
-        return _enum(hint)
-    if hint in _PLAIN:
-        return _PLAIN[hint]
-    if hint not in inside and ItemAdapter.is_item_class(hint) and (fields := _fields(hint, inside)):
-        return _struct(fields)
-    return TEXT
-
-
-def _common(kinds: set[type]) -> ArrowType:
-    return _PLAIN.get(kinds.pop(), TEXT) if len(kinds) == 1 else TEXT
-
-
-def _enum(enum: type[Enum]) -> ArrowType:
-    values = _common({type(member.value) for member in enum})
-
-    def convert(value: Any) -> Any:
-        # Some classes, such as pydantic's, keep the value only.
-        return values.convert(value.value if isinstance(value, Enum) else value)
-
-    return ArrowType(values.arrow, convert)
 
 
 def _list(element: ArrowType) -> ArrowType:

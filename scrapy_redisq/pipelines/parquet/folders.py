@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +21,6 @@ __all__ = ["Folder", "open_folder"]
 
 ATOMIC = {"abfs", "abfss", "adl", "az", "gcs", "gs", "s3", "s3a"}
 """Protocols where an object is there from the moment at which its upload is complete."""
-
-CHECK_PAUSES = (0.2, 0.8, None)
-"""Seconds after which the first check is made again: a store may stumble once."""
 
 S3_OPTIONS = {
     "AWS_ACCESS_KEY_ID": "key",
@@ -121,23 +117,14 @@ class Folder:
 
     def check(self) -> None:
         """Raise `SinkUnavailable` if no file can be written; leaves none behind."""
-        for pause in CHECK_PAUSES:
-            try:
-                self._write_probe()
-                return
-            except (FileNotFoundError, PermissionError) as error:
-                raise self._shown.cannot_write(error) from None
-            except Exception as error:  # each driver has its own
-                if pause is None:
-                    raise self._shown.cannot_write(error) from None
-                time.sleep(pause)
-
-    def _write_probe(self) -> None:
         # The same name each time: who may write is not always allowed to delete.
         probe = f"{self._root}/_redisq"
-        if not self._atomic:
-            self._system.makedirs(self._root, exist_ok=True)
-        self._system.pipe_file(probe, b"")
+        try:
+            if not self._atomic:
+                self._system.makedirs(self._root, exist_ok=True)
+            self._system.pipe_file(probe, b"")
+        except Exception as error:  # each driver has its own
+            raise self._shown.cannot_write(error) from None
         with suppress(Exception):
             self._system.rm_file(probe)
 

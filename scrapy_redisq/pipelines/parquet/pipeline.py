@@ -107,7 +107,7 @@ class ParquetPipeline(BatchPipeline):
         if columns is None:
             names = dict.fromkeys(itertools.chain.from_iterable(rows))
             columns = self._arrow.Columns.of_names(names)
-        return columns.file([(row.key, row) for row in rows])
+        return columns.file(rows)
 
 
 def safe_name(name: str) -> str:

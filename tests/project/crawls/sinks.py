@@ -59,7 +59,7 @@ class HastyLines(LinesSink):
     that it has."""
 
     async def open(self):
-        doubt.END, doubt.LAST_ALONE = 1.0, 0.2
+        doubt.END, doubt.LAST = 1.0, 0.2
         self.keys = set()
         await super().open()
 
