@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -134,9 +134,6 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
-
 class _Header(msgspec.Struct):
     """What ``bury()`` in ``lua/shared/dead.lua`` writes before the entry. Times in us."""
 
@@ -145,11 +142,11 @@ class _Header(msgspec.Struct):
     slot: str
     worker: str
     error: str
-    priority: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
-    deliveries: _Count
-    status: _Count
-    at: _Count
-    claimed: _Count
+    priority: int
+    deliveries: int
+    status: int
+    at: int
+    claimed: int
 
 
 # Numbers are text where they may be larger than what Lua can count exactly.
