@@ -178,20 +178,17 @@ class ShardSession:
             "worker": self.worker,
             "run": self.run,
             "acked": outgoing.acked,
-            "ttl": int(terms.lease_ttl * 1e6),
-            "dead_max": terms.dead_max,
             "seen": self._seen,
             "held": len(self.held),
             "want": min(want, MAX_CLAIMS),
             "slot_limit": slot_limit,
-            "suspect_from": terms.suspect_from,
             "suspects": suspects,
-            "most_bytes": max(terms.max_entry_bytes + 1, MOST_ENTRY_BYTES),
             "starting": starting or outgoing.has_more,
             "seeded": seeded,
             "pages": 0,
             "items": 0,
             **told,
+            **self._terms(),
             **batch.cargo.data(),
         }
         optional = {
@@ -211,6 +208,16 @@ class ShardSession:
             data["hold"] = int((terms.rewind + HOLD) * 1e6)
         key = meta_key(terms.name, self.shard)
         return Call.of(self._script, key, data, lambda reply: read_reply(reply, batch.operations))
+
+    def _terms(self) -> dict[str, Any]:
+        """What the worker's terms say, as the script takes it."""
+        terms = self.run_session.terms
+        return {
+            "ttl": int(terms.lease_ttl * 1e6),
+            "dead_max": terms.dead_max,
+            "suspect_from": terms.suspect_from,
+            "most_bytes": max(terms.max_entry_bytes + 1, MOST_ENTRY_BYTES),
+        }
 
     def _begun_to_tell(self) -> list[int]:
         """Shards of which shard 0 does not know yet that they have begun the run for good."""

@@ -183,7 +183,7 @@ def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
     )
 
 
-ENDED = {"done", "dead", "dropped"}
+ENDED = {"done", "dead"}
 
 
 @dataclass
@@ -288,11 +288,8 @@ class Model:
             self.state, self.run = before.state, before.run
         self.torn = self.shards > 1
 
-    def join(
-        self, worker: str, joined: calls.Joined, again: bool = False, shards: Sequence[int] = ()
-    ) -> None:
-        """``worker`` is "" for a producer; ``again``: into the same run; ``shards`` that it is a
-        worker of then."""
+    def join(self, worker: str, joined: calls.Joined, again: bool, shards: Sequence[int]) -> None:
+        """``again``: into the same run; ``shards`` that it is a worker of then."""
         if again:
             assert joined.run == self.run
         else:
@@ -305,8 +302,7 @@ class Model:
                 self.expired.clear()
                 self.run = joined.run
             self.state = "open"
-        if worker:
-            self.expired.update({(shard, worker): False for shard in shards})
+        self.expired.update({(shard, worker): False for shard in shards})
 
     def enqueue(self, item: Enqueue, shard: int, is_new: bool) -> None:
         url = item.entry.split()[-1].decode()  # what is sent again has no tag any more
@@ -401,13 +397,6 @@ class Model:
             entry.state, entry.deliveries = "waiting", 0
             self.state = "open"
 
-    def drop(self, slot: str, dropped: int) -> None:
-        """A person has given up what waits in a slot."""
-        waiting = [e for e in self.entries.values() if e.slot == slot and e.state == "waiting"]
-        assert dropped == len(waiting)
-        for entry in waiting:
-            entry.state = "dropped"
-
     # What the server must hold
 
     def check(self, shards: list[Shard]) -> None:
@@ -423,6 +412,5 @@ class Model:
             leased = self.of_shard(shard, "leased").items()
             assert real.leased() == {(entry.holder, entry.lease): name for name, entry in leased}
             assert real.count("created") == len(self.of_shard(shard))
-            for state in ("dead", "dropped"):
-                assert real.count(state) == len(self.of_shard(shard, state))
+            assert real.count("dead") == len(self.of_shard(shard, "dead"))
             assert set(real.workers) == {worker for at, worker in self.expired if at == shard}

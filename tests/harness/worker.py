@@ -33,7 +33,7 @@ from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.sharing import adds_elsewhere
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import Terms
@@ -164,34 +164,9 @@ class Worker:
     def change_terms(self, **changes: Any) -> None:
         self.run_session.terms = dataclasses.replace(self.run_session.terms, **changes)
 
-    def enqueue(
-        self,
-        url: str,
-        *,
-        slot: str = "host",
-        priority: int = 0,
-        filtered: bool = True,
-        delay: int = 0,
-        page: Lease | None = None,
-        entry: bytes | None = None,
-        identity: bytes | None = None,
-        asked: int = 0,
-        also: bool = False,
-    ) -> Enqueue:
-        """Take a request, to be sent by the next exchange. ``delay`` in ms. ``also``: its
-        fingerprint is recorded, but not asked about."""
-        item = self.request(
-            url,
-            slot=slot,
-            priority=priority,
-            filtered=filtered,
-            delay=delay,
-            page=page,
-            entry=entry,
-            identity=identity,
-            asked=asked,
-            also=also,
-        )
+    def enqueue(self, url: str, *, page: Lease | None = None, **options: Any) -> Enqueue:
+        """Take a request, to be sent by the next exchange. Options as of `request`."""
+        item = self.request(url, page=page, **options)
         self.sessions[shard_of(item.slot, len(self.sessions))].add(item)
         if page is not None and item.link is not None:
             self.links.setdefault(page.id, []).append(item)
@@ -211,7 +186,8 @@ class Worker:
         asked: int = 0,
         also: bool = False,
     ) -> Enqueue:
-        """A request as the worker sends it."""
+        """A request as the worker sends it. ``delay`` in ms. ``also``: its fingerprint is recorded,
+        but not asked about."""
         if self.joined.config.scheduling == "priority":
             slot = PRIORITY_SLOT
         return Enqueue(
@@ -271,29 +247,19 @@ class Worker:
         *,
         shard: int = 0,
         lose: str = "",
-        slot_limit: int = MAX_CLAIMS,
-        room: Mapping[str, int] | None = None,
         starting: bool = False,
-        seeded: bool = True,
-        turns: Sequence[TurnReport] = (),
-        suspects: int = MAX_CLAIMS,
         confirmed: bool = False,
+        **options: Any,
     ) -> Reply | None:
-        """One exchange. ``lose`` the "request" or the "reply": then None.
+        """One exchange. ``lose`` the "request" or the "reply": then None; ``options`` as of
+        ``ShardSession.call``.
 
         ``confirmed``: replicas have it. A worker that is told that its leases are void joins anew.
         Raises `FrontierLost` if the run is gone.
         """
         session = self.sessions[shard]
-        call = session.call(
-            want=want,
-            slot_limit=slot_limit,
-            room=room,
-            starting=starting or adds_elsewhere(session, self.sessions),
-            seeded=seeded,
-            turns=turns,
-            suspects=suspects,
-        )
+        may_add = starting or adds_elsewhere(session, self.sessions)
+        call = session.call(want=want, starting=may_add, **options)
         if lose == "request":
             return None
         reply = execute(self.client, call)
@@ -308,17 +274,8 @@ class Worker:
             self.rejoin([session])
         if reply.status == "sealed":
             self.do(runs.open_shard(self.name, shard, self.joined.run))
-            return self.exchange(
-                want,
-                shard=shard,
-                slot_limit=slot_limit,
-                room=room,
-                starting=starting,
-                seeded=seeded,
-                turns=turns,
-                suspects=suspects,
-                confirmed=confirmed,
-            )
+            options.update(shard=shard, starting=starting, confirmed=confirmed)
+            return self.exchange(want, **options)
         self._deliver(session, reply)
         for lease in reply.leases:
             self.holding[lease.id] = (session, lease)

@@ -37,13 +37,12 @@ from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import admin, calls, runs, shard_session, unsafe
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix, meta_key
-from scrapy_redisq.frontier.operations import Enqueue, Lease, Reply
+from scrapy_redisq.frontier.operations import Lease, Reply
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import Model, read_shard
-from tests.harness.worker import Clock, Worker, as_stored, fingerprint_of
+from tests.harness.worker import Clock, Worker, as_stored
 
 T = TypeVar("T")
 
@@ -153,7 +152,6 @@ class Crawl(RuleBasedStateMachine):
         """Of each shard what it was like, and when."""
         self.run_of_tails = ""
         self.ever_done: set[str] = set()
-        self.pushing: calls.Joined | None = None
         self.steps = 0
         self.add_worker()
 
@@ -518,21 +516,9 @@ class Crawl(RuleBasedStateMachine):
     def all_was_done(self) -> None:
         """Somebody has said that the crawl is complete."""
         entries = self.model.entries.values()
-        given_up = {e.url for e in entries if e.state in {"dropped", "dead"} or e.retried}
-        # A page that was done may have been lost with a tail, and dropped before it came again.
+        given_up = {e.url for e in entries if e.state == "dead" or e.retried}
         reachable = self.reachable(self.ever_done - given_up)
         assert reachable <= self.ever_done | given_up, "complete too early"
-
-    @rule(host=st.sampled_from(HOSTS))
-    def drop(self, host: str) -> None:
-        """A person gives up what waits in a slot."""
-        slot = "*" if self.config.scheduling == "priority" else host
-        shard = shard_of(slot, self.config.shards)
-        dropped, cursor = 0, "0"
-        while cursor:
-            n, cursor = execute(self.client, admin.drop(NAME, shard, slot, cursor))
-            dropped += n
-        self.model.drop(slot, dropped)
 
     @rule(what=st.sampled_from(["flush scripts", "requeue", "time passes"]))
     def disturb(self, what: str) -> None:
@@ -542,46 +528,6 @@ class Crawl(RuleBasedStateMachine):
             self.requeue()
         else:
             self.promote()
-
-    # What others do
-
-    @rule(page=st.integers(0, 9), join=st.booleans())
-    def push(self, page: int, join: bool) -> None:
-        """A producer, which may have looked at the frontier long ago."""
-        page %= len(self.links)
-        if join or self.pushing is None:
-            self.pushing = self.drive(
-                runs.join_as_producer(NAME, self.config, keep_config=False, keep_seen=False)
-            )
-            self.model.join("", self.pushing)
-        slot = "*" if self.config.scheduling == "priority" else self.host(page)
-        shard = shard_of(slot, self.config.shards)
-        seen = seen_filter(self.config)
-        fingerprint = seen.encode(fingerprint_of(f"/{page}"))
-        item = Enqueue(slot, 0, entry_of(page), fingerprint, tag=f"/{page}")
-        data = calls.enqueue_item(1, item.entry, fingerprint)
-        outcome = execute(
-            self.client,
-            calls.push(
-                NAME,
-                shard,
-                self.pushing.run,
-                self.config.backend,
-                [(slot, "0")],
-                [data],
-                seen.parameters(),
-            ),
-        )
-        if outcome == "sealed":  # shard 0, too, if it has joined before that was
-            if join:
-                self.drive(runs.open_shard(NAME, shard, self.pushing.run))
-                self.model.state = "open"
-        elif outcome:
-            assert self.model.state == "open"
-            self.model.enqueue(item, shard, outcome == "1")
-        else:
-            assert self.model.state == "complete" or self.pushing.run != self.run()
-            self.pushing = None
 
     def requeue(self) -> None:
         for shard in range(self.config.shards):
@@ -669,8 +615,7 @@ class Crawl(RuleBasedStateMachine):
         # A retry takes the place of what it is a retry of, which has followed no link.
         ended = [entry for entry in self.model.entries.values() if not entry.retried]
         done = {entry.url for entry in ended if entry.state == "done"}
-        dropped = {entry.url for entry in self.model.entries.values() if entry.state == "dropped"}
-        assert self.reachable(done) <= done | dropped
+        assert self.reachable(done) <= done
         assert not self.model.unfinished()
         self.workers.remove(worker)
         assert worker.leave()

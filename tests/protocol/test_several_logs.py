@@ -577,13 +577,13 @@ def test_a_push_to_a_shard_that_has_lost_its_seal(
         Frontier.from_url(redis_server.url, NAME, config=CONFIG) as frontier,
     ):
         monkeypatch.setattr(frontier._server, "masters", 3)
-        call = frontier._call
+        call = frontier._push_call
 
         def call_late(*args: Any) -> Any:
             client.hset(meta_key(NAME, 0), "state", "complete")
             return call(*args)
 
-        monkeypatch.setattr(frontier, "_call", call_late)
+        monkeypatch.setattr(frontier, "_push_call", call_late)
         assert frontier.push([{"url": "http://x/", "meta": {"download_slot": HOSTS[2]}}]).accepted
         assert client.hget(meta_key(NAME, 0), "state") == b"open"
 
