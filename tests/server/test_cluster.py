@@ -16,12 +16,13 @@ from lab.cluster import KINDS, Cluster
 from lab.servers import RedisServer, binaries, wait_until
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.listener import Listener
+from scrapy_redisq.frontier.listener import listen
 from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.server import cluster as clients
 from scrapy_redisq.server.connection import Server, open_server
 from tests.harness.worker import EXACT, NAME, Worker
+from tests.server.listening import CHANNEL, Listening
 
 META = meta_key(NAME, 0)
 SLOT = key_slot(META.encode())
@@ -151,21 +152,12 @@ def test_all_nodes_gone_and_back(replicated: Cluster, worker: tuple[Worker, Redi
 def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(replicated: Cluster) -> None:
     """What a script publishes on any node reaches the listener; also when its node was stopped."""
 
-    async def listen(server: Server) -> None:
-        heard: list[str] = []
-        states: list[bool] = []
+    async def be_heard(server: Server) -> None:
+        heard: list[bool] = []
         client = server.async_client()
         await client.ping()
-        listener = Listener(
-            client,
-            ["wake"],
-            woken=heard.append,
-            announced=lambda slot, seconds: None,
-            told=lambda *_: None,
-            listening=states.append,
-            failed=lambda error: states.append(False),
-        )
-        task = asyncio.ensure_future(listener.run())
+        listening = Listening(client, lambda: heard.append(True))
+        task = asyncio.ensure_future(listen(listening))  # type: ignore[arg-type]
 
         async def hears(master: RedisServer) -> None:
             # Again and again: links between nodes may be down for a moment, and keep nothing.
@@ -173,25 +165,24 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(replicated: C
             await until(lambda: publish(master) or len(heard) > before)
 
         try:
-            await until(lambda: states[-1:] == [True])
+            await until(lambda: listening.pace.listening)
             for master in {replicated.master_of(slot) for slot in (0, 8_000, 16_000)}:
                 await hears(master)
             assert isinstance(client, clients.AsyncCluster)
             stopped = replicated._at(client.hash_slots.in_turn()[0][1])
             await asyncio.to_thread(replicated.restart, stopped)
-            await until(lambda: states[-1:] == [True] and False in states)
             await hears(replicated.master_of(0))
         finally:
             task.cancel()
             await client.aclose()
 
     with open_server(replicated.url) as server:
-        asyncio.run(listen(server))
+        asyncio.run(be_heard(server))
 
 
 def publish(server: RedisServer) -> None:
     with server.client() as client:
-        client.eval("redis.call('PUBLISH', 'wake', '')", 0)
+        client.eval("redis.call('PUBLISH', ARGV[1], '')", 0, CHANNEL)
 
 
 async def until(condition: Callable[[], object]) -> None:

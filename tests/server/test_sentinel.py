@@ -23,7 +23,7 @@ from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinel, Sentinels
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ServerBusy, ServerError
-from scrapy_redisq.frontier.listener import Listener
+from scrapy_redisq.frontier.listener import listen
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
@@ -31,6 +31,7 @@ from scrapy_redisq.server.sentinel import access as access_module
 from scrapy_redisq.server.sentinel import finder as finder_module
 from scrapy_redisq.server.sentinel.access import SentinelAccess
 from scrapy_redisq.server.sentinel.finder import Finder, Place, PrimaryUnknown, View
+from tests.server.listening import CHANNEL, Listening
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_clients_follow_the_primary(each_binary: Any) -> None:
     async def follow(group: Sentinels, server: Server) -> None:
         following = asyncio.ensure_future(server.follow())
         async with server.async_client() as client:
-            listening = asyncio.ensure_future(listener(client).run())
+            listening = asyncio.ensure_future(listen(Listening(client)))
             await client.set("before", 1)
             await asyncio.to_thread(group.fail_over)
             new = await asyncio.to_thread(group.wait_for_another, group.servers[0])
@@ -149,20 +150,6 @@ def test_clients_follow_the_primary(each_binary: Any) -> None:
             await until(lambda: listened(new))
             listening.cancel()
         following.cancel()
-
-    def listener(client: redis.asyncio.Redis) -> Listener:
-        def heard(*_: object) -> None:
-            pass
-
-        return Listener(
-            client,
-            ["wake"],
-            woken=heard,
-            announced=heard,
-            told=heard,
-            listening=heard,
-            failed=heard,
-        )
 
     async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         async def poll() -> None:
@@ -178,7 +165,7 @@ def test_clients_follow_the_primary(each_binary: Any) -> None:
 
     async def listened(server: RedisServer) -> bool:
         with server.client() as client:
-            return dict(client.pubsub_numsub("wake")) == {b"wake": 1}
+            return client.pubsub_numsub(CHANNEL) == [(CHANNEL.encode(), 1)]
 
     # Nobody dies: a primary that a busy machine keeps waiting must not be taken for dead.
     with Sentinels(each_binary, down_after=60) as group, open_server(group.url()) as server:
