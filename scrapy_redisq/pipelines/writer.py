@@ -177,9 +177,9 @@ class Writer:
 
     def _end_doubts(self) -> None:
         """Give back what is in doubt once there is no time to learn more of it."""
-        until = self._closing_since + self._pipeline.settings.close_timeout
-        for_long = self._is_closing() and time.monotonic() > until
-        if self.doubts and (self.failed is not None or for_long):
+        patience = self._pipeline.settings.close_timeout
+        no_time = self._is_closing() and time.monotonic() > self._closing_since + patience
+        if self.doubts and (self.failed is not None or no_time):
             self._give_back(self.doubts.clear())
             self._room.set()
 

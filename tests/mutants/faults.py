@@ -468,7 +468,7 @@ MUTANTS = [
         "pipelines/writer.py",
         "while self._waiting or self.doubts or not self._closing:",
         "while self._waiting or not self._closing:",
-        DOUBT,
+        WAITING,
     ),
     Mutant(
         "pipelines/writer.py",

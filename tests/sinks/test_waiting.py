@@ -523,6 +523,29 @@ def test_a_row_in_doubt_does_not_use_up_the_patience_of_others(fault: type[Excep
     asyncio.run(crawl())
 
 
+def test_closed_while_rows_are_in_doubt() -> None:
+    """They go back, and so does an item that waits for room."""
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages, close_timeout=0.1) as sink:
+            sink.batch_rows, sink.batch_seconds = 1, 0.01
+
+            def fault(rows: list[Row]) -> None:
+                raise WriteFailed("nobody knows")
+
+            sink.fault = fault
+            await results(put(sink, 0, 1))
+            await until(lambda: len(sink._batches.writer.doubts) == 2, "both are set aside")
+            tasks, attempts = put(sink, 2), sink.attempts
+        await results(tasks)
+        assert sink.attempts > attempts + 2, "they were tried while there was time"
+
+    asyncio.run(asyncio.wait_for(crawl(), 30))
+    assert len(pages.given_back) == 3
+    assert not any(pages.held.values())
+
+
 def test_rows_that_are_slow_one_after_the_other_do_not_keep_a_crawl() -> None:
     """While none is written, the patience with them begins anew only once."""
     pages = HeldPages()
