@@ -1,19 +1,13 @@
 """How long exchanges take, counted in buckets that workers add up in the frontier's counts.
 
-There they outlast the workers, as a histogram of Prometheus has to: one that was summed up from
-what is reported by those that are there would shrink when a worker leaves.
+There they outlast the workers: a histogram of Prometheus must not shrink when a worker leaves.
 """
 
 from __future__ import annotations
 
 import bisect
-import time
-from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
-
-EVERY = 5.0
-"""Seconds for which a worker counts before it tells."""
 
 BOUNDS = (
     *(1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000),
@@ -25,26 +19,10 @@ _NAMES = (*(f"exchanges_{bound}" for bound in BOUNDS), "exchanges_more")
 _SUM = "exchanges_us"
 
 
-class RoundTrips:
-    """What one worker counts of its exchanges with one shard."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._due = 0.0
-
-    def took(self, seconds: float) -> None:
-        """One that was answered."""
-        us = int(1e6 * seconds)
-        self._counts[_NAMES[bisect.bisect_left(BOUNDS, us)]] += 1
-        self._counts[_SUM] += us
-
-    def told(self, *, at_once: bool) -> Counter[str]:
-        """What is to be added to the frontier's counts: not each time, unless ``at_once``."""
-        if not at_once and time.monotonic() < self._due:
-            return Counter()
-        self._due = time.monotonic() + EVERY
-        counts, self._counts = self._counts, Counter()
-        return counts
+def took(seconds: float) -> dict[str, int]:
+    """What one exchange that was answered adds to the frontier's counts."""
+    us = int(1e6 * seconds)
+    return {_NAMES[bisect.bisect_left(BOUNDS, us)]: 1, _SUM: us}
 
 
 class Durations(NamedTuple):

@@ -33,7 +33,6 @@ from scrapy_redisq.frontier.operations import (
 )
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS, Outgoing
 from scrapy_redisq.frontier.pace import Pace
-from scrapy_redisq.frontier.round_trips import RoundTrips
 from scrapy_redisq.frontier.scripts import Call, load
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.unsafe import Unsafe
@@ -104,7 +103,6 @@ class ShardSession:
         self.is_void = False
         self.asks_since = 0.0
         self.said_starting = False
-        self.trips = RoundTrips()
         self._config = joined.config
         self._script = load("exchange", joined.config.backend)
         self._seen = seen_filter(joined.config).parameters()
@@ -335,8 +333,6 @@ class ShardSession:
         run = self.run_session
         waiting = len(self)
         is_news = self.said_starting and not self.may_add()[0]
-        # A worker that runs low is busy as soon as such a shard has answered.
-        some_has_enough = any(session.has_enough() for session in run.sessions)
         return self.pace.pause(
             low=demand.low and sharing.may_ask(self, run.sessions),
             within=math.inf if demand.within is None else demand.within,
@@ -344,7 +340,9 @@ class ShardSession:
             waiting=waiting > 0 or is_news,
             enqueues=self.outgoing.requests > 0,
             many=waiting >= MAX_OPERATIONS,
-            busy=run.worker.is_busy() or (demand.low and some_has_enough),
+            # A worker that runs low is busy as soon as a shard that has enough has answered.
+            busy=run.worker.is_busy()
+            or (demand.low and any(session.has_enough() for session in run.sessions)),
             starting=run.worker.starting()[0],
             proof_at=self.unsafe.proof_at,
         )

@@ -20,7 +20,7 @@ from scrapy_redisq.errors import (
     ServerBusy,
     ServerFull,
 )
-from scrapy_redisq.frontier import calls, sharing
+from scrapy_redisq.frontier import calls, round_trips, sharing
 from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.operations import Delivered, Reply, TurnReport
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
@@ -41,7 +41,7 @@ POSTS_AGAIN = 1_000
 """Milliseconds after which posts that cannot be taken now are looked at again."""
 
 REOPEN_PAUSE = 0.05
-"""Seconds before a shard that is sealed again, just after it was opened, is opened once more."""
+"""Seconds after which a shard that was sealed, and has been opened, is tried again."""
 
 
 @runtime_checkable
@@ -149,7 +149,6 @@ async def _exchange(session: ShardSession, demand: Demand) -> None:
 async def _send(session: ShardSession, want: int, demand: Demand) -> Reply | None:
     """-> the reply, None if this worker was taken for dead, or history was lost."""
     run = session.run_session
-    reopen_pause = 0.0
     while True:
         turns = run.worker.turns(session)
         call = _next_call(session, want, demand, turns)
@@ -175,9 +174,8 @@ async def _send(session: ShardSession, want: int, demand: Demand) -> Reply | Non
             break
         await run.open_shard(session)
         # Again and again if shard 0 has lost when it was last visited, and its clock is behind.
-        await asyncio.sleep(reopen_pause)
-        reopen_pause = REOPEN_PAUSE
-    session.trips.took(time.monotonic() - sent_at)
+        await asyncio.sleep(REOPEN_PAUSE)
+    session.outgoing.tally.update(round_trips.took(time.monotonic() - sent_at))
     if reply.status in {"ok", "replayed"}:
         run.worker.received(session, reply, turns, sent_at)
         return reply
@@ -197,7 +195,6 @@ def _next_call(
     run = session.run_session
     starting, seeded = session.may_add()
     session.said_starting = starting
-    session.outgoing.tally += session.trips.told(at_once=run.stopping)
     told: dict[str, Any] = {"pages": run.worker.pages, "items": run.worker.items}
     if session is run.sessions[0] and (report := run.worker.report()):
         told["report"] = report
