@@ -118,6 +118,25 @@ def link(worker: Worker, lease: Lease, url: str = "link", shard: int = 1) -> Non
     worker.exchange(shard=shard)
 
 
+def leave_a_post(servers: Servers, worker: Worker) -> Keys:
+    """A page ends that has asked for one of shard 1. -> what that had before."""
+    lease = page(worker)
+    before = servers.keys(1)
+    link(worker, lease)
+    worker.finish(lease)
+    worker.exchange()
+    assert servers.posts(0) == 1
+    return before
+
+
+def sends_the_post(servers: Servers, worker: Worker) -> bool:
+    """Whether the worker, now that the post is due, sends its link."""
+    servers.posts_are_due(0)
+    worker.exchange()
+    worker.exchange(shard=1)
+    return fetched(worker) == ["link"]
+
+
 def fetched(worker: Worker, shard: int = 1) -> list[str]:
     return [lease.entry.decode() for lease in worker.claim(10, shard=shard)]
 
@@ -136,21 +155,12 @@ def test_a_link_is_lost_with_its_worker(servers: Servers) -> None:
     """A page is finished, its link acknowledged; the link's server loses its end, and the worker
     dies. Another worker sends the link from the post that the page has left."""
     first, second = servers.member(), servers.member()
-    lease = page(first)
-    before = servers.keys(1)
-    link(first, lease)
-    first.finish(lease)
-    first.exchange()
-    assert servers.posts(0) == 1
-    servers.lose(1, before)
+    servers.lose(1, leave_a_post(servers, first))
     die(servers, first)
     assert fetched(second) == []
     second.exchange()
     assert second.waiting() == 0, "it is not due yet"
-    servers.posts_are_due(0)
-    second.exchange()
-    second.exchange(shard=1)
-    assert fetched(second) == ["link"]
+    assert sends_the_post(servers, second)
 
 
 def test_a_duplicate_is_lost_with_who_was_first(servers: Servers) -> None:
@@ -167,10 +177,7 @@ def test_a_duplicate_is_lost_with_who_was_first(servers: Servers) -> None:
     second.exchange()
     servers.lose(1, before)
     die(servers, second)
-    servers.posts_are_due(0)
-    third.exchange()
-    third.exchange(shard=1)
-    assert fetched(third) == ["link"]
+    assert sends_the_post(servers, third)
 
 
 def test_the_sender_sends_it_again(servers: Servers) -> None:
@@ -222,20 +229,12 @@ def test_replicas_have_it(servers: Servers) -> None:
 def test_a_post_is_taken_by_one_who_dies(servers: Servers) -> None:
     """It becomes due again, and others take it."""
     first, second, third = servers.member(), servers.member(), servers.member()
-    lease = page(first)
-    before = servers.keys(1)
-    link(first, lease)
-    first.finish(lease)
-    first.exchange()
-    servers.lose(1, before)
+    servers.lose(1, leave_a_post(servers, first))
     servers.posts_are_due(0)
     second.exchange()  # takes it, and dies
     third.exchange()
     assert third.waiting() == 0, "the second one has it"
-    servers.posts_are_due(0)
-    third.exchange()
-    third.exchange(shard=1)
-    assert fetched(third) == ["link"]
+    assert sends_the_post(servers, third)
 
 
 def test_a_shard_that_is_away_holds_back_no_end(
@@ -347,10 +346,7 @@ def end(worker: Worker, servers: Servers) -> bool:
 def beside_a_dead_one(servers: Servers) -> Worker:
     """-> a worker that has done all but the post which another one, now dead, left on shard 0."""
     first, second = servers.member(), servers.member()
-    lease = page(first)
-    link(first, lease)
-    first.finish(lease)
-    first.exchange()
+    leave_a_post(servers, first)
     (there,) = second.claim(1, shard=1)
     second.finish(there)
     die(servers, first)
@@ -536,10 +532,7 @@ def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
 def test_a_new_run_has_no_posts_of_the_one_before(servers: Servers) -> None:
     """A run that is forgotten leaves none, nor does a reset."""
     first = servers.member()
-    lease = page(first)
-    link(first, lease)
-    first.finish(lease)
-    first.exchange()
+    leave_a_post(servers, first)
     status = execute(servers, calls.status(NAME, 0))
     assert status["posted"] == 1
     for session in first.sessions:
@@ -637,10 +630,7 @@ def test_no_replicas(servers: Servers) -> None:
     """A server that has none loses only what is not on its disk: its links are safe sooner. Whether
     it has one by now is looked at again: one that was seen before says nothing of later links."""
     worker = servers.member()
-    lease = page(worker)
-    link(worker, lease)
-    worker.finish(lease)
-    worker.exchange()
+    leave_a_post(servers, worker)
     begun = servers.clock.monotonic()
     servers.clock.ahead += 3
     now = servers.clock.monotonic()
