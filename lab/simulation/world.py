@@ -46,6 +46,9 @@ IDLE = 3.0
 BY_PEOPLE = {"pause_slot", "pause_crawl", "push", "damage", "requeue", "quiet", "told_to_stop"}
 """Faults that are over when somebody was heard."""
 
+PRECIOUS = (b":queue:", b":levels:", b":ready", b":delayed", b":leases:")
+"""In names of keys without which requests are lost."""
+
 DAMAGED = "damaged"
 """What is written over a key."""
 
@@ -527,9 +530,10 @@ class World:
         server = self._server(fault)
         # Without the run on shard 0 the others are of no use.
         keys = [key for key in server.redis.keys("redisq:*") if key != META.encode()]
+        precious = [key for key in keys if any(kind in key for kind in PRECIOUS)]
         if not keys:
             return
-        key = self.chance.choice(sorted(keys))
+        key = self.chance.choice(sorted(precious or keys if self.chance.random() < 0.6 else keys))
         self.void(len(self.alive()))
         kind = server.redis.type(key)
         server.redis.delete(key)
