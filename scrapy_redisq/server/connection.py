@@ -282,7 +282,6 @@ def _access(address: Address, timeout: float) -> Access:
         options["socket_keepalive"] = True
     if address.tls:
         verified = address.options.get("ssl_cert_reqs") != "none"
-        # Before redis-py 6 a certificate of any other host would do.
         options["ssl_check_hostname"] = verified
         if not verified:
             logger.warning("REDISQ_URL: ssl_cert_reqs=none, the server is not verified")
