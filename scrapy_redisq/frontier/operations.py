@@ -6,9 +6,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-NEVER_SUSPECT = 256
-"""More deliveries than an entry can count."""
-
 
 @dataclass(frozen=True)
 class Lease:

@@ -9,11 +9,12 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import NEVER_SUSPECT, Finish, Lease, Reply
+from scrapy_redisq.frontier.operations import Finish, Lease, Reply
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import Terms
+from tests.harness.worker import NEVER_SUSPECT
 
 
 def some_urls(n: int, hosts: str = "abcdefghij") -> list[str]:

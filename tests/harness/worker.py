@@ -21,7 +21,6 @@ from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
-    NEVER_SUSPECT,
     Enqueue,
     Finish,
     Lease,
@@ -42,6 +41,9 @@ from scrapy_redisq.frontier.worker_protocol import ServerHelp
 T = TypeVar("T")
 
 _numbers = itertools.count(1)
+
+NEVER_SUSPECT = 256
+"""More deliveries than an entry can count."""
 
 HOLD = 45.0
 """Seconds for which a post that was taken is left to the worker that has it."""
