@@ -5,10 +5,10 @@
                    ``admin`` (of people); ``names`` how keys are called
 ``operations``     what goes into an exchange and comes out of it; ``exchange`` as its script has
                    both
-``terms``          on which a worker takes part in a run
+``terms``          on which a worker takes part in a run, and what it and its session ask of each
+                   other
 ``run_session``    one worker in a run: joining, coming back, the end, leaving; ``runs`` the steps
-                   of that over all shards, ``worker_protocol`` what it asks of the worker,
-                   ``listener`` hears what workers and commands publish
+                   of that over all shards, ``listener`` hears what workers and commands publish
 ``sharing``        how its shards share what the worker wants
 ``shard_session``  the worker's part in one shard, without any network: what it holds, the next
                    exchange and when that is due (``pace``)

@@ -40,10 +40,9 @@ from scrapy_redisq.frontier.scripts import AsyncClient, Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
-from scrapy_redisq.frontier.terms import Terms
+from scrapy_redisq.frontier.terms import NOTHING, ServerHelp, Terms, Worker
 from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Warnings
 from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
-from scrapy_redisq.frontier.worker_protocol import NOTHING, ServerHelp, Worker
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from scrapy_redisq.reasons import DeadReason
 
 if TYPE_CHECKING:
     from scrapy_redisq.frontier.run_session import RunSession
-    from scrapy_redisq.frontier.worker_protocol import Demand
+    from scrapy_redisq.frontier.terms import Demand
 
 logger = logging.getLogger(__name__)
 

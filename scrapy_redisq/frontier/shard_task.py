@@ -26,8 +26,8 @@ from scrapy_redisq.frontier.operations import Delivered, Reply, TurnReport
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.scripts import Call, execute_and_wait
 from scrapy_redisq.frontier.shard_session import HOLD, ShardSession
+from scrapy_redisq.frontier.terms import Demand
 from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE
-from scrapy_redisq.frontier.worker_protocol import Demand
 
 logger = logging.getLogger(__name__)
 

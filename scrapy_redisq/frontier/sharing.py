@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scrapy_redisq.frontier.shard_session import ShardSession
-    from scrapy_redisq.frontier.worker_protocol import Demand
+    from scrapy_redisq.frontier.terms import Demand
 
 
 def may_ask(session: ShardSession, sessions: Sequence[ShardSession]) -> bool:

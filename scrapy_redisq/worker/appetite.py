@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from scrapy_redisq.frontier.terms import Demand
 from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
-from scrapy_redisq.frontier.worker_protocol import Demand
 
 if TYPE_CHECKING:
     from scrapy_redisq.worker.worker import Worker

@@ -17,10 +17,9 @@ from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import BACK_OFF
 from scrapy_redisq.frontier.run_session import RunSession
-from scrapy_redisq.frontier.terms import SUSPECT_FROM, Terms
+from scrapy_redisq.frontier.terms import SUSPECT_FROM, ServerHelp, Terms
 from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.unsafe import NO_REPLICA
-from scrapy_redisq.frontier.worker_protocol import ServerHelp
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.settings.server import open_server_of, project_folder

@@ -37,8 +37,8 @@ from scrapy_redisq.frontier.operations import Finish, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.terms import Demand
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.frontier.worker_protocol import Demand
 from scrapy_redisq.reasons import CloseReason
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
@@ -291,7 +291,7 @@ class Worker:
         """Add to a count that all workers share."""
         self.run_session.count(f"sink_{name}", by)
 
-    # The run session asks (see scrapy_redisq.frontier.worker_protocol)
+    # The run session asks (see scrapy_redisq.frontier.terms)
 
     def demand(self) -> Demand:
         quiet = self._orders.quiet or self._orders.paused or self.back_pressure.pauses

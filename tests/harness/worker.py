@@ -35,8 +35,7 @@ from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.sharing import adds_elsewhere
 from scrapy_redisq.frontier.slot_names import shard_of
-from scrapy_redisq.frontier.terms import Terms
-from scrapy_redisq.frontier.worker_protocol import ServerHelp
+from scrapy_redisq.frontier.terms import ServerHelp, Terms
 
 T = TypeVar("T")
 

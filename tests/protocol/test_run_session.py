@@ -26,8 +26,7 @@ from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.terms import Terms
-from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
+from scrapy_redisq.frontier.terms import NOTHING, Demand, ServerHelp, Terms
 from scrapy_redisq.server.connection import open_server
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
