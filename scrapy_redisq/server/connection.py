@@ -47,26 +47,19 @@ def open_server(
 ) -> Server:
     """The server at ``url``; an embedded one is joined, and started if need be.
 
-    ``connect_timeout`` is REDISQ_CONNECT_TIMEOUT, how many seconds
-    `Server.wait` tries; ``socket_timeout`` is how many seconds a connection or an answer may
-    take where the URL does not say it. Sends nothing yet, except to start an embedded server.
-    Raises `SettingError` for a URL that cannot be used, `EmbeddedServerError` as
-    `EmbeddedServer.acquire` does.
+    ``connect_timeout`` (REDISQ_CONNECT_TIMEOUT) is how many seconds `Server.wait` tries,
+    ``socket_timeout`` how many a connection or an answer may take where the URL does not say it.
+    Sends nothing yet, except to start an embedded server. Raises `SettingError` for a URL that
+    cannot be used, `EmbeddedServerError` as `EmbeddedServer.acquire` does.
     """
     folder = embedded_folder(url, project_dir)
-    if folder is None:
-        return Server(url, connect_timeout=connect_timeout, socket_timeout=socket_timeout)
-    embedded = EmbeddedServer.acquire(folder)
-    try:
-        return Server(
-            embedded.url,
-            connect_timeout=connect_timeout,
-            socket_timeout=socket_timeout,
-            embedded=embedded,
-        )
-    except BaseException:
-        embedded.close()
-        raise
+    embedded = None if folder is None else EmbeddedServer.acquire(folder)
+    return Server(
+        url if embedded is None else embedded.url,
+        connect_timeout=connect_timeout,
+        socket_timeout=socket_timeout,
+        embedded=embedded,
+    )
 
 
 class Server:
@@ -170,14 +163,9 @@ class Server:
     # Waiting and checking
 
     def wait(self, *, to_write: bool = True) -> None:
-        """Return when the server answers; try with growing pauses for ``connect_timeout`` seconds.
-
-        A server that is loading its data is waited for, however long that takes, and says now and
-        then how far it is. Raises `ServerUnreachable` at the end of the time, and at once if
-        waiting cannot help: a wrong password, no permission, a certificate that cannot be verified.
-        Where ``to_write`` is false, one whose disk is full will do (MISCONF): it can be read; and
-        it is waited for no longer than `READ_PATIENCE`.
-        """
+        """Return when the server answers; try with growing pauses for ``connect_timeout`` seconds,
+        or where it is not ``to_write`` for `READ_PATIENCE` at most. See `pauses`, also for what it
+        raises."""
         longest = self.connect_timeout if to_write else min(self.connect_timeout, READ_PATIENCE)
         for pause in pauses(self, longest, to_write=to_write):
             time.sleep(pause)
