@@ -167,7 +167,7 @@ def test_a_server_that_is_reading_its_data_is_waited_for(caplog: pytest.LogCaptu
     )
     try:
         with redis_server.client() as client, client.pipeline(transaction=False) as pipe:
-            for number in range(6_000):
+            for number in range(4_000):
                 pipe.set(f"key:{number}", number)
             pipe.execute()
         redis_server.kill()
@@ -180,7 +180,7 @@ def test_a_server_that_is_reading_its_data_is_waited_for(caplog: pytest.LogCaptu
             waiting.join(60)
             assert not waiting.is_alive()
             with server.client() as client:
-                assert client.dbsize() == 6_000
+                assert client.dbsize() == 4_000
         # At first it may not know.
         told = r"is loading its data \((\d+ %, about \d+ s left|it does not say how long .*)\)"
         assert re.search(told, caplog.text)
@@ -582,7 +582,7 @@ def test_tls_to_a_port_without_and_back(
     address = tls_server[0] if scheme == "redis" else f"127.0.0.1:{own_server.port}"
     url = f"{scheme}://{address}"
     with pytest.raises(ServerUnreachable, match="Does this port speak TLS"):
-        open_server(url, connect_timeout=4, socket_timeout=0.4).wait()
+        open_server(url, connect_timeout=1, socket_timeout=0.4).wait()
     warning = warnings_in(caplog)[0]
     assert "Does this port speak TLS? " in warning
     assert f"begin with {other}, not {scheme}" in warning

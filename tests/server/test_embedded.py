@@ -234,13 +234,13 @@ def test_processes_that_start_at_once_start_one_server(folder: Path, users: list
 
 
 def test_joining_while_others_leave_always_yields_a_server_with_all_data(folder: Path) -> None:
-    """Four processes come and go twelve times each: every visit is counted, nothing is left."""
+    """Four processes come and go six times each: every visit is counted, nothing is left."""
     said = folder.with_name("said")
-    processes = [fork(USER, [str(folder), "12"], ROOT, said, os.environ) for _ in range(4)]
+    processes = [fork(USER, [str(folder), "6"], ROOT, said, os.environ) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0], said.read_text()
     assert servers_of(folder) == []
     with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
-        assert client.get("visits") == b"48"
+        assert client.get("visits") == b"24"
 
 
 def test_the_server_outlives_who_started_it_and_ends_with_the_last(
@@ -743,7 +743,7 @@ def test_a_server_that_loads_is_left_to_finish(
     real = any_server()
     use(real)
     with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        c.mset({f"key:{number}": number for number in range(8_000)})
+        c.mset({f"key:{number}": number for number in range(4_000)})
         c.bgrewriteaof()
         wait_until(lambda: not c.info("persistence")["aof_rewrite_in_progress"], 10, "rewritten")
     slow = tmp_path / "slow-server"
@@ -756,7 +756,7 @@ def test_a_server_that_loads_is_left_to_finish(
     with open_server(f"embedded://{folder}", connect_timeout=1) as waiting:
         waiting.wait()
         with waiting.client() as client:
-            assert client.dbsize() == 8_000
+            assert client.dbsize() == 4_000
         assert servers_of(folder) == [pid]
     assert servers_of(folder) == []
 

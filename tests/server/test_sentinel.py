@@ -18,7 +18,6 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from lab.proxy import Proxy
 from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinel, Sentinels
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.control import Frontier
@@ -505,31 +504,14 @@ def test_who_knows_of_the_last_failover_is_not_forgotten() -> None:
         assert place not in finder.places
 
 
-def test_a_replica_with_two_addresses(redis_server: RedisServer) -> None:
+def test_a_replica_with_two_addresses() -> None:
     """Sentinel lists it under both for ever, and it is one that has to have the last writes."""
-    with ExitStack() as stack:
-        replica = RedisServer(
-            redis_server.binary, "--replicaof", "127.0.0.1", str(redis_server.port)
-        )
-        stack.callback(replica.close)
-        proxy = stack.enter_context(Proxy(replica.port))
-        lines = [f"sentinel monitor {SERVICE} 127.0.0.1 {redis_server.port} 1"]
-        lines += [
-            f"sentinel known-replica {SERVICE} 127.0.0.1 {port}"
-            for port in (replica.port, proxy.port)
-        ]
-        sentinel = Sentinel(redis_server.binary, "\n".join([*lines, ""]), port=free_port())
-        stack.callback(sentinel.close)
-        finder = stack.enter_context(finder_at(sentinel.port))
-
-        def both_known() -> bool:
-            with sentinel.client() as client:
-                told = client.sentinel_slaves(SERVICE)
-            return [one["master-link-status"] for one in told if one["runid"]] == ["ok", "ok"]
-
-        wait_until(both_known, 20, "both are known")
-        (said,) = finder.find()
-        assert said.promotable == 1
+    master = ["flags", "master", "config-epoch", "1"]
+    replica = ["flags", "slave", "slave-priority", "100", "runid"]
+    places = [["ip", "10.0.0.1", "port", "1"], ["ip", "10.0.0.2", "port", "1"]]
+    for ids, number in ((["a", "a"], 1), (["a", "b"], 2), (["", ""], 2)):
+        replicas = [[*replica, own, *place] for own, place in zip(ids, places, strict=True)]
+        assert finder_module._view(["x", master, FIRST, [], replicas]).promotable == number
 
 
 def test_a_sentinel_refuses_and_others_do_not_answer(redis_server: RedisServer) -> None:
