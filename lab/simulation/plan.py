@@ -77,6 +77,7 @@ FAULTS = {
     "requeue": 0.1,
     "quiet": 0.08,
     "told_to_stop": 0.08,
+    "host_away": 0.15,
 }
 """What may go wrong -> how often it does in a crawl."""
 
@@ -169,6 +170,8 @@ def draw(seed: int) -> Plan:
         settings["REDISQ_MAX_MEMORY"] = 0.5  # which is reached when the server is full
     if settings["REDISQ_SCHEDULING"] == "priority":
         features -= OF_SLOTS
+    elif random.Random(f"give up {seed}").random() < 0.15:
+        settings["REDISQ_SLOT_GIVE_UP"] = 3
     if "keep_alive" in features:
         features -= {"idle", "again"}  # a worker that stays is never idle, nor is there an end
     hosts = chance.choice([1, 2, 3, 5])

@@ -94,6 +94,10 @@ class Site:
         """Downloads that go on, by host and worker."""
         self.crowded: list[tuple[float, str]] = []
         """When more than one went on at a host, as a worker that lives would know."""
+        self.away: dict[str, float] = {}
+        """Hosts that answer nothing but 503, and when they first did: infinity, not yet."""
+        self.pressed: list[tuple[float, str]] = []
+        """When more than one download went on at such a host."""
         self.sent_away: list[tuple[float, str]] = []
         """When a host asked to be left alone."""
         self.closed = False

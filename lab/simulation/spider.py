@@ -197,6 +197,10 @@ class Downloads:
             await asyncio.sleep(page.seconds)
         finally:
             site.active[host, process.number if process else 0] -= 1
+        if host in site.away:
+            site.away[host] = min(site.away[host], world().clock.now)
+            world().voided += 1
+            return TextResponse(request.url, 503, body=b"")
         nth = site.hits[name] - 1
         if plain and nth < len(page.answers):
             status = page.answers[nth]

@@ -14,7 +14,7 @@ from scrapy_redisq.serialization.fields import loads_fields
 
 LEFT = {
     *("meta", "counts", "seen", "dead", "letters", "reaped", "slot", "trash", "series", "marks"),
-    *("limits", "robots", "ended"),
+    *("limits", "robots", "ended", "aside"),
 }
 """The kinds of keys that a complete run may leave."""
 
@@ -159,6 +159,8 @@ def _workers(world: World) -> list[str]:
             continue
         if worker.error is not None:
             problems.append(f"w{worker.number} ended with {worker.error!r}")
+        elif worker.reason == "slots_set_aside" and "REDISQ_SLOT_GIVE_UP" in world.plan.settings:
+            continue
         elif worker.reason not in REASONS and not (
             worker.reason == "frontier_lost" and may_be_lost
         ):
@@ -196,6 +198,8 @@ def _limits(world: World) -> list[str]:
                 problems.append(f"rude: {len(close)} gaps at {host}: {close[:5]}")
         if "rate" in world.plan.features and host == "h0.sim" and not world.losses:
             problems += _rate(host, begun)
+    if world.site.pressed and not any(map(world.met.get, WORDLESS)):
+        problems.append(f"rude: to hosts that are away, at {world.site.pressed[:5]}")
     return problems + _concurrency(world) + _retry_after(world) + _paused(world)
 
 

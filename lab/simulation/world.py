@@ -7,6 +7,7 @@ import contextvars
 import copy
 import functools
 import logging
+import math
 import random
 import time
 import traceback
@@ -223,7 +224,7 @@ class World:
         self._tasks.add(asyncio.ensure_future(worker.crawler.stop_async()))
 
     def downloads(self, host: str) -> None:
-        """A download begins at a host."""
+        """A download begins at a host. Of one that is away all know within a second."""
         active = self.site.active
         goes_on = [
             worker.number
@@ -234,6 +235,8 @@ class World:
         ]
         if goes_on:
             self.site.crowded.append((self.clock.now, host))
+            if self.clock.now > self.site.away.get(host, math.inf) + 1.1:
+                self.site.pressed.append((self.clock.now, host))
 
     def void(self, workers: int = 1) -> None:
         """What so many workers hold may be fetched again."""
@@ -494,6 +497,14 @@ class World:
             return self.chance.choice(FATES)
 
         await self._during(fault, self._some_servers(fault), fate=(fate, lambda command: ""))
+
+    async def _host_away(self, fault: Fault, worker: Worker) -> None:
+        """A host answers nothing but 503."""
+        host = f"h{fault.worker % self.plan.hosts}.sim"
+        if self.plan.settings["REDISQ_SCHEDULING"] == "slot" and host not in self.site.away:
+            self.site.away[host] = math.inf
+            await asyncio.sleep(min(fault.lasts, 5.0))  # for longer a request may be given up
+            del self.site.away[host]
 
     async def _pause_slot(self, fault: Fault, worker: Worker) -> None:
         slots = self.plan.settings["REDISQ_SCHEDULING"] == "slot"
