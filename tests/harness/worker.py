@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha1
 from typing import Any, TypeVar
 
@@ -70,9 +70,7 @@ class Clock:
 class Worker:
     """A member of every shard of one frontier. ``ttl`` and ``age`` in seconds.
 
-    ``observe`` is called with each reply that the server sent, also with those that are then
-    lost; ``on_join`` with each registration and whether it is not the first; ``on_leave`` when a
-    shard was left, ``on_conclude`` with what came of completing the run. ``holding`` are the leases
+    ``holding`` are the leases
     that this worker knows of and has not ended, ``links`` what their pages have asked other shards
     for, where these have logs of their own.
     """
@@ -95,10 +93,6 @@ class Worker:
         suspect_from: int = NEVER_SUSPECT,
         max_deliveries: int = NEVER_SUSPECT,
         throttle: str = "",
-        observe: Callable[[Worker, ShardSession, Reply], None] | None = None,
-        on_join: Callable[[Worker, calls.Joined, bool, Sequence[int]], None] | None = None,
-        on_leave: Callable[[Worker, ShardSession], None] | None = None,
-        on_conclude: Callable[[Worker, bool], None] | None = None,
     ) -> None:
         self.client = client
         self.name = name
@@ -112,10 +106,6 @@ class Worker:
         self.links: dict[str, list[Enqueue]] = {}
         self.rejoins = 0
         self.complete = False
-        self._observe = observe
-        self._on_join = on_join
-        self._on_leave = on_leave
-        self._on_conclude = on_conclude
         self.joined = self._register()
         self.seen = seen_filter(self.joined.config)
         shared = Terms(
@@ -151,14 +141,24 @@ class Worker:
                 execute(self.client, call)
         else:
             joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
-        if self._on_join:
-            shards = [session.shard for session in former] or range(joined.config.shards)
-            self._on_join(self, joined, bool(former), shards)
+        shards = [session.shard for session in former] or range(joined.config.shards)
+        self.registered(joined, bool(former), shards)
         return joined
 
     def do(self, steps: Steps[T]) -> T:
         """Run a procedure of `scrapy_redisq.frontier.runs`."""
         return runs.drive(lambda call: execute(self.client, call), steps)
+
+    # For subclasses that watch it
+
+    def registered(self, joined: calls.Joined, again: bool, shards: Sequence[int]) -> None: ...
+
+    def observed(self, session: ShardSession, reply: Reply) -> None:
+        """The server has sent a reply, which may be lost."""
+
+    def left(self, session: ShardSession) -> None: ...
+
+    def concluded(self, complete: bool) -> None: ...
 
     # What happens in the worker
 
@@ -264,8 +264,7 @@ class Worker:
         if lose == "request":
             return None
         reply = execute(self.client, call)
-        if self._observe:
-            self._observe(self, session, reply)
+        self.observed(session, reply)
         if lose == "reply":
             return None
         session.received(reply, confirmed=confirmed)
@@ -339,16 +338,14 @@ class Worker:
     def conclude(self) -> bool:
         """Complete the run if nothing is left of it. -> is it complete by that?"""
         complete = self.do(runs.conclude(self.name, self.joined.run))
-        if self._on_conclude:
-            self._on_conclude(self, complete)
+        self.concluded(complete)
         return complete
 
     def _give_back(self, session: ShardSession, *, returns: bool = False) -> None:
         call = calls.leave(self.name, session.shard, session.run, session.worker, returns=returns)
         while execute(self.client, call):
             pass
-        if self._on_leave:
-            self._on_leave(self, session)
+        self.left(session)
 
 
 def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Reply:

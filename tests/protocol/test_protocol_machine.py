@@ -91,8 +91,10 @@ def ids_of(worker: Worker) -> set[str]:
 
 
 class Browser(Worker):
-    """A worker with a cache of seen URLs, which is void when its leases are."""
+    """A worker with a cache of seen URLs, which is void when its leases are. The crawl's model is
+    told what it does."""
 
+    crawl: Crawl
     cache: set[int]
     from_nowhere: list[bytes]
     """Entries of requests that no page stands for."""
@@ -102,6 +104,21 @@ class Browser(Worker):
         if not former:
             self.from_nowhere = []
         return super()._register(former)
+
+    def registered(self, joined: calls.Joined, again: bool, shards: Sequence[int]) -> None:
+        self.crawl.model.join(self.id, joined, again, shards)
+
+    def observed(self, session: ShardSession, reply: Reply) -> None:
+        self.crawl.model.exchange(session, reply, session.outgoing.flying)
+        self.crawl.note_what_is_done()
+
+    def left(self, session: ShardSession) -> None:
+        if self.joined.run == self.crawl.run():
+            self.crawl.model.leave(session.worker, session.shard)
+
+    def concluded(self, complete: bool) -> None:
+        model = self.crawl.model
+        assert complete == (self.joined.run == model.run and model.conclude())
 
 
 class Crawl(RuleBasedStateMachine):
@@ -147,6 +164,7 @@ class Crawl(RuleBasedStateMachine):
             spider="books",
         )
         self.model = Model(shards, MAX_DELIVERIES)
+        self.browser = type("Browser", (Browser,), {"crawl": self})
         self.workers: list[Browser] = []
         self.tails: list[list[tuple[float, Keys, Model]]] = [[] for _ in range(shards)]
         """Of each shard what it was like, and when."""
@@ -169,27 +187,11 @@ class Crawl(RuleBasedStateMachine):
             **options,
         )
 
-    def observe(self, worker: Worker, session: ShardSession, reply: Reply) -> None:
-        self.model.exchange(session, reply, session.outgoing.flying)
+    def note_what_is_done(self) -> None:
         if self.spread:
             self.begin_anew()
-        self.ever_done |= {
-            entry.url
-            for entry in self.model.entries.values()
-            if entry.state == "done" and not entry.retried
-        }
-
-    def joined(
-        self, worker: Worker, joined: calls.Joined, again: bool, shards: Sequence[int]
-    ) -> None:
-        self.model.join(worker.id, joined, again, shards)
-
-    def left(self, worker: Worker, session: ShardSession) -> None:
-        if worker.joined.run == self.run():
-            self.model.leave(session.worker, session.shard)
-
-    def concluded(self, worker: Worker, complete: bool) -> None:
-        assert complete == (worker.joined.run == self.model.run and self.model.conclude())
+        done = [entry for entry in self.model.entries.values() if entry.state == "done"]
+        self.ever_done |= {entry.url for entry in done if not entry.retried}
 
     def worker(self, number: int) -> Browser:
         if not self.workers:
@@ -284,15 +286,7 @@ class Crawl(RuleBasedStateMachine):
         }
 
     def add_worker(self) -> Browser:
-        worker = Browser(
-            self.client,
-            NAME,
-            self.config,
-            observe=self.observe,
-            on_join=self.joined,
-            on_leave=self.left,
-            on_conclude=self.concluded,
-        )
+        worker = self.browser(self.client, NAME, self.config)
         for number, seed in enumerate(self.seeds):
             if self.filtered:
                 self.request(worker, seed)
