@@ -24,8 +24,7 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenCache, SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.participation import joins
 from scrapy_redisq.server.connection import Client, Server
-from scrapy_redisq.settings.server import open_server_of, project_folder
-from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
 
 if TYPE_CHECKING:
     from scrapy import Spider

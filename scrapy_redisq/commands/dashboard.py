@@ -19,8 +19,8 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.ops.doctor import Report, examination
 from scrapy_redisq.server.connection import Server
-from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE
+from scrapy_redisq.settings.settings import open_server_of
 
 
 class NoDashboard(RedisqError):

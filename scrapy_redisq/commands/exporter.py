@@ -9,7 +9,7 @@ from typing import Any
 from scrapy_redisq.commands.options import add_bind, add_command, check_installed
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.server.connection import Server
-from scrapy_redisq.settings.server import open_server_of
+from scrapy_redisq.settings.settings import open_server_of
 
 TEXT = """\
 Answer Prometheus and autoscalers by HTTP: /metrics, of all frontiers of the server; /scale/NAME,

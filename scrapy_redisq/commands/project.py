@@ -29,8 +29,7 @@ from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError, reason
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import embedded_folder
-from scrapy_redisq.settings.server import open_server_of, project_folder
-from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
 
 MOST_NAMES = 20
 """Frontiers that a message lists."""

@@ -35,8 +35,7 @@ from scrapy_redisq.frontier.slot_names import numbers_of_any
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.serialization.meta import milliseconds
 from scrapy_redisq.server.connection import Client, Server
-from scrapy_redisq.settings.server import open_server_of
-from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
+from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name, open_server_of
 
 logger = logging.getLogger(__name__)
 

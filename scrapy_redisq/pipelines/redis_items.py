@@ -22,7 +22,7 @@ from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.encoding import encode, unwritable
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.connection import AsyncClient, Server
-from scrapy_redisq.settings.server import open_server_of, project_folder
+from scrapy_redisq.settings.settings import open_server_of, project_folder
 from scrapy_redisq.settings.sinks import SinkSettings
 
 __all__ = ["RedisPipeline"]

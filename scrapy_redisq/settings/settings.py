@@ -6,14 +6,17 @@ import difflib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scrapy.crawler import Crawler
+from scrapy.utils.conf import closest_scrapy_cfg
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_limit, parse_rate
+from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.settings import checks, scrapys_limits
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.crawl import CrawlSettings
@@ -136,3 +139,23 @@ def _warn_of_unknown(source: SettingsSource, known: set[str]) -> None:
             nearest = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
             logger.warning("%s is no setting of scrapy-redisq%s", name, hint)
+
+
+def project_folder() -> Path | None:
+    """The folder of the project's scrapy.cfg; None outside of projects."""
+    scrapy_cfg = closest_scrapy_cfg()
+    return Path(scrapy_cfg).parent if scrapy_cfg else None
+
+
+def open_server_of(
+    settings: RedisqSettings, project_dir: Path | None = None, *, url: str | None = None
+) -> Server:
+    """The server at ``url``, or at REDISQ_URL; see `open_server`, also for what it raises.
+
+    It may have to start an embedded server, which takes a moment: not for an event loop.
+    """
+    return open_server(
+        settings.url if url is None else url,
+        project_dir=project_dir,
+        connect_timeout=settings.connect_timeout,
+    )

@@ -22,8 +22,7 @@ from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.unsafe import NO_REPLICA
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.connection import AsyncClient, Server
-from scrapy_redisq.settings.server import open_server_of, project_folder
-from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
 
 logger = logging.getLogger(__name__)
 
