@@ -78,6 +78,6 @@ def _heard(run_session: RunSession, session: ShardSession, message: bytes) -> No
     elif news := _NEWS.fullmatch(message):  # a slot is parked, or something else has changed of it
         with contextlib.suppress(UnicodeDecodeError):  # no slot of ours
             run_session.worker.announced(news[2].decode(), int(news[1]) / 1e6)
-    elif message in {b"told", b"told ", b"told " + session.worker.encode()}:
+    elif message in {b"told", b"told ", b"told " + session.worker_id.encode()}:
         session.pace.told = True  # the next exchange has something to say to this worker, or to all
         run_session.wake()

@@ -174,7 +174,7 @@ class RunSession:
         """
         await self._give_back(session, returns=True)
         registration, run = self._registration(), self.joined.run
-        intent = calls.Return(run, session.worker)
+        intent = calls.Return(run, session.worker_id)
         name, config = self.terms.name, self.joined.config
         await self.call(calls.join(name, session.shard, intent, config, registration))
         self._next_id = _new_worker_id()
@@ -303,7 +303,7 @@ class RunSession:
     async def open_shard(self, session: ShardSession) -> None:
         """Open a run that other workers have completed, or a shard that they have sealed, because
         this one has something to add."""
-        await self.do(runs.open_shard(self.terms.name, session.shard, session.run))
+        await self.do(runs.open_shard(self.terms.name, session.shard, session.run_id))
 
     # The end
 
@@ -366,7 +366,7 @@ class RunSession:
         if len(self.sessions) == 1:
             return True
         shards = [session.shard for session in self.sessions]
-        workers = [session.worker for session in self.sessions] if self.has_several_logs else ()
+        workers = [session.worker_id for session in self.sessions] if self.has_several_logs else ()
         try:
             return await self.do(runs.is_idle(self.terms.name, shards, workers))
         except TROUBLE:  # of another shard, which is looked after by a task of its own
@@ -444,8 +444,8 @@ class RunSession:
         call = calls.leave(
             self.terms.name,
             session.shard,
-            session.run,
-            session.worker,
+            session.run_id,
+            session.worker_id,
             dead_max=self.terms.dead_max,
             returns=returns,
         )

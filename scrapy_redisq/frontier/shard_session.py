@@ -83,8 +83,8 @@ class ShardSession:
         terms = run_session.terms
         self.run_session = run_session
         self.shard = shard
-        self.run = joined.run
-        self.worker = worker
+        self.run_id = joined.run
+        self.worker_id = worker
         self.outgoing = Outgoing()
         self.held: dict[str, Lease] = {}
         self.suspects: set[str] = set()
@@ -173,8 +173,8 @@ class ShardSession:
             want = max(0, min(want, most - len(self.held) + batch.ends))
         self.unsafe.sends()
         data = {
-            "worker": self.worker,
-            "run": self.run,
+            "worker": self.worker_id,
+            "run": self.run_id,
             "acked": outgoing.acked,
             "seen": self._seen,
             "held": len(self.held),
@@ -283,7 +283,7 @@ class ShardSession:
         page stands for and was acknowledged lately is sent, too: the server may have lost it."""
         self.outgoing.begin_anew()
         self.outgoing.put_first([*self.unsafe.rejoined()])
-        self.run, self.worker = run, worker
+        self.run_id, self.worker_id = run, worker
         self.held.clear()
         self.suspects.clear()
         self._told_begun.clear()

@@ -182,7 +182,7 @@ async def _send(session: ShardSession, want: int, demand: Demand) -> Reply | Non
     if reply.status == "lost":
         raise FrontierLost(
             f"frontier {run.terms.name!r} is gone from Redis or was begun anew by others: "
-            f"this worker's run {session.run} is no longer there"
+            f"this worker's run {session.run_id} is no longer there"
         )
     why = "no sign of life in time" if reply.status == "gone" else "Redis lost recent writes"
     run.start_over(session, why)
@@ -251,7 +251,7 @@ async def _reap(session: ShardSession) -> None:
         calls.reap(
             terms.name,
             session.shard,
-            session.run,
+            session.run_id,
             terms.max_deliveries,
             terms.dead_max,
             ttl=terms.lease_ttl,
@@ -267,7 +267,7 @@ async def _take_posts(session: ShardSession) -> None:
     """Take posts that are due, and send their links."""
     run, terms = session.run_session, session.run_session.terms
     hold = terms.rewind + HOLD
-    call = calls.take_posts(terms.name, session.shard, session.run, most=MOST_POSTS, hold=hold)
+    call = calls.take_posts(terms.name, session.shard, session.run_id, most=MOST_POSTS, hold=hold)
     for id, post in (await run.call(call)).items():
         try:
             links = unpack_links(id, post)

@@ -42,8 +42,8 @@ def record_of(page: Page, identity: bytes, finish: Finish) -> tuple[str, bytes] 
         "items": page.output.items,
         "attempts": min(1 + tries, MOST_TRIES),
         "seconds": round(time.monotonic() - began, 3) if began else 0.0,
-        "worker": page.session.worker,
-        "run": page.session.run,
+        "worker": page.session.worker_id,
+        "run": page.session.run_id,
         "outcome": finish.reason or "done",
     }
     return exact_member(identity), _encode(record)

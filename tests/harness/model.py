@@ -338,7 +338,7 @@ class Model:
         self, session: ShardSession, reply: Reply, operations: Iterable[Enqueue | Finish]
     ) -> None:
         """Take in what the server answered to ``operations``."""
-        shard, worker = session.shard, session.worker
+        shard, worker = session.shard, session.worker_id
         if (shard, worker) not in self.expired:
             assert reply.status in {"gone", "lost"}
             return

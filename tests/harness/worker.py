@@ -136,7 +136,7 @@ class Worker:
         if former:
             joined = self.joined
             for session in former:
-                intent = calls.Return(joined.run, session.worker)
+                intent = calls.Return(joined.run, session.worker_id)
                 call = calls.join(self.name, session.shard, intent, self.config, registration)
                 execute(self.client, call)
         else:
@@ -286,7 +286,7 @@ class Worker:
         """See ``shard_task``."""
         if reply.post_due != 0:
             return
-        call = calls.take_posts(self.name, session.shard, session.run, most=2, hold=HOLD)
+        call = calls.take_posts(self.name, session.shard, session.run_id, most=2, hold=HOLD)
         for id, post in execute(self.client, call).items():
             links = unpack_links(id, post)
             for link in links:
@@ -342,7 +342,9 @@ class Worker:
         return complete
 
     def _give_back(self, session: ShardSession, *, returns: bool = False) -> None:
-        call = calls.leave(self.name, session.shard, session.run, session.worker, returns=returns)
+        call = calls.leave(
+            self.name, session.shard, session.run_id, session.worker_id, returns=returns
+        )
         while execute(self.client, call):
             pass
         self.left(session)

@@ -87,7 +87,7 @@ def page_of(lease: Lease) -> int:
 
 def ids_of(worker: Worker) -> set[str]:
     """What it is called on the shards: it may have joined one of them again alone."""
-    return {session.worker for session in worker.sessions}
+    return {session.worker_id for session in worker.sessions}
 
 
 class Browser(Worker):
@@ -114,7 +114,7 @@ class Browser(Worker):
 
     def left(self, session: ShardSession) -> None:
         if self.joined.run == self.crawl.run():
-            self.crawl.model.leave(session.worker, session.shard)
+            self.crawl.model.leave(session.worker_id, session.shard)
 
     def concluded(self, complete: bool) -> None:
         model = self.crawl.model
@@ -503,7 +503,7 @@ class Crawl(RuleBasedStateMachine):
                 self.lose(shard, back)
             return execute(self.client, call)
 
-        workers = [session.worker for session in worker.sessions]
+        workers = [session.worker_id for session in worker.sessions]
         if runs.drive(run, runs.is_idle(NAME, (0, 1, 2), workers)):
             self.all_was_done()
 

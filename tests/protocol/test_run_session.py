@@ -177,8 +177,8 @@ async def worker_of_two(server: RedisServer) -> AsyncIterator[tuple[Puppet, RunS
 def take_for_dead(client: redis.Redis, run: RunSession) -> int:
     """Have others take what the worker holds; -> how many requests."""
     (session,) = run.sessions
-    client.zadd(key_prefix(NAME, 0) + "workers", {session.worker: 1})
-    return execute(client, calls.reap(NAME, 0, session.run, 5, 100))[0]
+    client.zadd(key_prefix(NAME, 0) + "workers", {session.worker_id: 1})
+    return execute(client, calls.reap(NAME, 0, session.run_id, 5, 100))[0]
 
 
 @in_a_loop
@@ -573,7 +573,7 @@ async def test_a_worker_that_rests(
         exchanges = run.exchanges
         assert execute(client, admin.tell(NAME, "quiet", None)) == 2
         await until(lambda: run.exchanges == exchanges + 1, "it hears")
-        assert execute(client, admin.tell(NAME, "work", [session.worker])) == 1
+        assert execute(client, admin.tell(NAME, "work", [session.worker_id])) == 1
         await until(lambda: run.exchanges == exchanges + 2, "it hears")
         assert execute(client, admin.tell(NAME, "stop", [other.id])) == 1
         other.send(["a"])

@@ -145,9 +145,9 @@ def die(servers: Servers, worker: Worker) -> None:
     """It is never heard of again, and others know it."""
     for session in worker.sessions:
         prefix = key_prefix(NAME, session.shard)
-        servers.clients[session.shard].zadd(prefix + "workers", {session.worker: 1}, xx=True)
+        servers.clients[session.shard].zadd(prefix + "workers", {session.worker_id: 1}, xx=True)
         servers.clients[session.shard].delete(prefix + "reaped")
-        call = calls.reap(NAME, session.shard, session.run, 5, 1_000)
+        call = calls.reap(NAME, session.shard, session.run_id, 5, 1_000)
         execute(servers, call)
 
 
@@ -360,7 +360,7 @@ def test_a_post_keeps_the_run_open(servers: Servers) -> None:
         servers.clock.ahead += 31
         assert not second.exchange_all()
     assert servers.posts(0) == 1, "all that is left"
-    workers = [session.worker for session in second.sessions]
+    workers = [session.worker_id for session in second.sessions]
     assert not second.do(runs.is_idle(NAME, (0, 1, 2), workers))
     assert not second.leave()
     assert not second.do(runs.conclude(NAME))
@@ -524,7 +524,7 @@ def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
             servers.lose(1, before)
         return execute(servers, call)
 
-    workers = [session.worker for session in worker.sessions]
+    workers = [session.worker_id for session in worker.sessions]
     assert not runs.drive(look, runs.is_idle(NAME, (0, 1, 2), workers))
     assert worker.do(runs.is_idle(NAME, (0, 1, 2), workers))
 
@@ -536,7 +536,7 @@ def test_a_new_run_has_no_posts_of_the_one_before(servers: Servers) -> None:
     status = execute(servers, calls.status(NAME, 0))
     assert status["posted"] == 1
     for session in first.sessions:
-        execute(servers, calls.leave(NAME, session.shard, session.run, session.worker))
+        execute(servers, calls.leave(NAME, session.shard, session.run_id, session.worker_id))
     servers.member(terms=calls.RunTerms(resume=False))
     assert servers.posts(0) == 0
     assert not [key for key in servers.keys(0) if b"post" in key]

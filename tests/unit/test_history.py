@@ -16,7 +16,7 @@ from scrapy_redisq.worker.page import Page
 def test_a_record_of_odd_texts_and_numbers() -> None:
     """Spiders may put into a request what msgpack does not have: it is for people, and no reason
     to stop."""
-    session = cast(Any, SimpleNamespace(worker="w", run="r"))
+    session = cast(Any, SimpleNamespace(worker_id="w", run_id="r"))
     request = Request("http://host/", method="GE\udc00T", meta={"retry_times": 2**70})
     request._url = "http://host/\ud800"
     page = Page(request, Lease("1.1", "host", 0, 0, b"\1\x80"), session)
