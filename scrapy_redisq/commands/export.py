@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import stat
@@ -30,44 +29,44 @@ def export(arguments: Namespace, frontier: Frontier) -> int:
     if arguments.file == "-":
         _write(frontier.name, letters, sys.stdout.write)
         return 0
-    given = Path(arguments.file)
-    path = given.resolve()  # what a link leads to is replaced, not the link
-    first = next(letters, None)
-    if first is None and path.is_file() and path.stat().st_size:
-        kept = f"{clean(arguments.file)} is left as it was"
-        print(f"{clean(frontier.name)}: no dead letters to export; {kept}", file=sys.stderr)
-        return 1
-    if first is not None:
-        letters = itertools.chain([first], letters)
+    name, given = clean(frontier.name), Path(arguments.file)
+    written: int | None
     if given.exists() and not given.is_file():  # a pipe, a device: nothing that could be replaced
         with given.open("w", encoding="utf-8") as file:
             written = _write(frontier.name, letters, file.write)
-    else:
-        written = _replace(path, lambda write: _write(frontier.name, letters, write))
-    what = counted(written, "dead letter")
-    print(f"{clean(frontier.name)}: {what} exported to {clean(arguments.file)}")
+    else:  # what a link leads to is replaced, not the link
+        written = _replace(given.resolve(), frontier.name, letters)
+    if written is None:
+        kept = f"{clean(arguments.file)} is left as it was"
+        print(f"{name}: no dead letters to export; {kept}", file=sys.stderr)
+        return 1
+    print(f"{name}: {counted(written, 'dead letter')} exported to {clean(arguments.file)}")
     return 0
 
 
-def _replace(path: Path, write_all: Callable[[Callable[[str], object]], int]) -> int:
-    """All of it or nothing: an export that was cut off would look like a complete one."""
+def _replace(path: Path, name: str, letters: Iterable[DeadLetter]) -> int | None:
+    """All of it or nothing: an export that was cut off would look like a complete one. None: the
+    file holds something, and there are no letters."""
     try:
         file = tempfile.NamedTemporaryFile(  # noqa: SIM115
             "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
         )
     except OSError as error:  # nobody has ever seen the name that it says
         raise OSError(error.errno, error.strerror, str(path)) from None
+    new = Path(file.name)
     with file:
         try:
+            written = _write(name, letters, file.write)
             if path.exists():  # who could read it still can
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            written = write_all(file.write)
+                if not written and path.stat().st_size:
+                    new.unlink()
+                    return None
             file.flush()
-            # Its letters may be purged from Redis next.
-            os.fsync(file.fileno())
-            Path(file.name).replace(path)
+            os.fsync(file.fileno())  # its letters may be purged from Redis next
+            new.replace(path)
         except BaseException:
-            Path(file.name).unlink()
+            new.unlink()
             raise
     return written
 

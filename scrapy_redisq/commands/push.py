@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
@@ -20,12 +19,6 @@ from scrapy_redisq.control.words import counted
 
 READ_BYTES = 65_536
 """What a pipe holds on Linux."""
-
-BATCH = 3_000
-"""Lines pushed at a time, in scripts of a few hundred."""
-
-PATIENCE = 0.05
-"""Seconds to wait for more lines before those that are there are pushed."""
 
 LINE_FACTOR = 8
 """A line may have this many times REDISQ_MAX_ENTRY_BYTES: JSON's escapes make text longer."""
@@ -161,27 +154,21 @@ def parse_line(line: bytes | None) -> str | dict[str, Any] | None:
 
 
 def read_lines(descriptor: int, longest: int) -> Iterator[list[NumberedLine]]:
-    """Batches of lines: large from a file or a fast pipe, at once what a slow one brings.
+    """Lines as they come: many of a file, or of a pipe that was filled while others were pushed.
 
     Lines of over ``longest`` bytes are read past. Holds one batch and one line in memory.
     """
-    number = 0
-    rest = b""
-    too_long = False
-    batch: list[NumberedLine] = []
+    number, rest, too_long = 0, b"", False
     while data := os.read(descriptor, READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
+        batch: list[NumberedLine] = []
         for line in lines:
             number += 1
             batch.append((number, None if too_long or len(line) > longest else line))
             too_long = False
         if len(rest) > longest:
             rest, too_long = b"", True
-        more = len(batch) < BATCH and select.select([descriptor], [], [], PATIENCE)[0]
-        if batch and not more:
+        if batch:
             yield batch
-            batch = []
     if rest or too_long:
-        batch.append((number + 1, None if too_long else rest))
-    if batch:
-        yield batch
+        yield [(number + 1, None if too_long else rest)]

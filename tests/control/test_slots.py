@@ -21,6 +21,7 @@ from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import DownloadResult, Reply, TurnReport
 from scrapy_redisq.frontier.slot_names import slot_name
 from tests.harness.crawl import LATENESS, Run, lateness
+from tests.harness.model import read_shard
 from tests.harness.worker import NAME, Worker, ask
 
 PREFIX = key_prefix(NAME, 0)
@@ -257,6 +258,30 @@ def test_a_lowered_concurrency(member: Make, frontier: Frontier) -> None:
     assert news == REFUSED  # the other one still has two
     assert [turn[8] for turn in ask(second, 0, report(tokens=1, want=5)).turns] == [1]
     assert [turn[8] for turn in ask(first, 5, report(tokens=0, want=5)).turns] == [1]
+
+
+def test_dropping(member: Make, frontier: Frontier, client: redis.Redis) -> None:
+    """All that is queued or delayed of the slot, and nothing else; leased requests go on."""
+    worker = member()
+    for n in range(450):
+        slot = "host" if n % 3 else "other"
+        worker.enqueue(f"/{n}", slot=slot, priority=n % 7, delay=3_600_000 if n < 300 else 0)
+        if n % 150 == 149:
+            ask(worker, 0)
+    leases = ask(worker, 2).leases
+    assert sorted(lease.slot for lease in leases) == ["host", "other"]
+    assert frontier.drop("host") == 299
+    assert frontier.drop("host") == 0
+    for lease in leases:
+        worker.finish(lease)
+    ask(worker, 0)
+    shard = read_shard(client, NAME, 0)
+    shard.check()
+    assert len(shard.delayed) == 100
+    assert {slot for slot, _ in shard.queues} == {"other"}
+    status = frontier.status()
+    assert (status["dropped"], status["finished"], status["done"]) == (299, 301, 2)
+    assert status["queued"] + status["delayed"] == 149
 
 
 def test_dropping_ends_the_run(member: Make, frontier: Frontier, client: redis.Redis) -> None:
