@@ -10,6 +10,7 @@ from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
 from lab.simulation.world import END, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt
 from scrapy_redisq.frontier.config import REWIND
+from scrapy_redisq.pipelines.doubt import LAST, PROOFS
 from scrapy_redisq.serialization.fields import loads_fields
 
 LEFT = {
@@ -39,7 +40,7 @@ TAKEN_FOR_DEAD = (
 WORDLESS = (*TAKEN_FOR_DEAD, "kill")
 """Faults by which others are not told of what a worker has heard."""
 
-PROVEN = 2 * END
+PROVEN = END + PROOFS * LAST
 """Virtual seconds more until a bad row that no other follows is known as one."""
 
 SLACK = 60.0
