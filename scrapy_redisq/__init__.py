@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scrapy_redisq.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
     from scrapy_redisq.feeds import feed_uri_params as feed_uri_params
-    from scrapy_redisq.middlewares.backoff import RedisqBackOffMiddleware as RedisqBackOffMiddleware
+    from scrapy_redisq.middlewares.retry import RedisqBackOffMiddleware as RedisqBackOffMiddleware
     from scrapy_redisq.middlewares.retry import RedisqRetryMiddleware as RedisqRetryMiddleware
     from scrapy_redisq.middlewares.robots import (
         RedisqRobotsTxtMiddleware as RedisqRobotsTxtMiddleware,
@@ -44,7 +44,7 @@ _HOMES = {
     "BloomDupeFilter": "scrapy_redisq.dupefilter",
     "ExactDupeFilter": "scrapy_redisq.dupefilter",
     "Frontier": "scrapy_redisq.control",
-    "RedisqBackOffMiddleware": "scrapy_redisq.middlewares.backoff",
+    "RedisqBackOffMiddleware": "scrapy_redisq.middlewares.retry",
     "RedisqRetryMiddleware": "scrapy_redisq.middlewares.retry",
     "RedisqRobotsTxtMiddleware": "scrapy_redisq.middlewares.robots",
     "Scheduler": "scrapy_redisq.scheduler",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from scrapy.settings import BaseSettings
@@ -25,7 +26,7 @@ _REPLACED = {
 
 _BACK_OFF = (
     "scrapy_redisq.RedisqBackOffMiddleware",
-    "scrapy_redisq.middlewares.backoff.RedisqBackOffMiddleware",
+    "scrapy_redisq.middlewares.retry.RedisqBackOffMiddleware",
 )
 
 BACK_OFF_PLACE = 950
@@ -49,38 +50,25 @@ class Addon:
             return
         settings.set("SCHEDULER", "scrapy_redisq.Scheduler", priority="addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_redisq.BloomDupeFilter", priority="addon")
+        chosen: BaseSettings | None = settings["DOWNLOADER_MIDDLEWARES"]
+        if not isinstance(chosen, BaseSettings):
+            return
         for scrapys, own in _REPLACED.items():
-            _replace(settings, scrapys, own)
-        _add_back_off(settings)
+            place = settings.get("DOWNLOADER_MIDDLEWARES_BASE", {}).get(scrapys)
+            if place is not None and not _names(chosen, scrapys, *own):
+                chosen.set(scrapys, None, priority="addon")
+                chosen.set(own[0], place, priority="addon")
+        if not _names(chosen, *_BACK_OFF):
+            chosen.set(_BACK_OFF[0], BACK_OFF_PLACE, priority="addon")
 
 
-def _replace(settings: BaseSettings, scrapys: str, own: tuple[str, ...]) -> None:
-    """Put a middleware of this package where Scrapy's is by default."""
-    place = settings.get("DOWNLOADER_MIDDLEWARES_BASE", {}).get(scrapys)
-    chosen: BaseSettings | None = settings["DOWNLOADER_MIDDLEWARES"]
-    if place is None or not isinstance(chosen, BaseSettings):
-        return
-    if any(_names(middleware, scrapys, *own) for middleware in chosen):
-        return
-    chosen.set(scrapys, None, priority="addon")
-    chosen.set(own[0], place, priority="addon")
-
-
-def _add_back_off(settings: BaseSettings) -> None:
-    """Put `RedisqBackOffMiddleware` nearest to the downloader."""
-    chosen: BaseSettings | None = settings["DOWNLOADER_MIDDLEWARES"]
-    if not isinstance(chosen, BaseSettings):
-        return
-    if not any(_names(middleware, *_BACK_OFF) for middleware in chosen):
-        chosen.set(_BACK_OFF[0], BACK_OFF_PLACE, priority="addon")
-
-
-def _names(middleware: Any, *paths: str) -> bool:
+def _names(chosen: Iterable[Any], *paths: str) -> bool:
     """Whether the project names one of these middlewares, or a class made from one.
 
     Paths are not loaded: that is too early for what imports a reactor.
     """
-    if isinstance(middleware, str):
-        return middleware in paths
-    bases = getattr(middleware, "__mro__", ())
-    return any(f"{base.__module__}.{base.__qualname__}" in paths for base in bases)
+    bases = [base for one in chosen for base in getattr(one, "__mro__", ())]
+    named = {one for one in chosen if isinstance(one, str)}
+    return not named.union(f"{base.__module__}.{base.__qualname__}" for base in bases).isdisjoint(
+        paths
+    )

@@ -17,12 +17,12 @@ from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter, referer_str
 
 from scrapy_redisq.errors import RedisqError
-from scrapy_redisq.frontier import admin, calls
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import seen_alone
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.seen import SeenCache, SeenFilter, SeenStatus, probe, seen_filter
-from scrapy_redisq.participation import joins
+from scrapy_redisq.frontier.seen import SeenCache, SeenFilter, probe, seen_filter
+from scrapy_redisq.participation import why_alone
 from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Request
-__all__ = ["BloomDupeFilter", "ExactDupeFilter", "RedisqDupeFilter"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +41,11 @@ class RedisqDupeFilter(BaseDupeFilter):
     """Base of the dupefilters. Use `BloomDupeFilter` or `ExactDupeFilter`.
 
     Alone, it keeps what it has seen under ``redisq:{NAME:0}:seen:alone:BACKEND`` (NAME:
-    REDISQ_FRONTIER), shared by all processes and kept between runs: a second crawl fetches only
-    what the first did not. Delete these keys to start afresh. A Bloom filter keeps the error rate
-    and capacity that it was begun with.
+    REDISQ_FRONTIER), shared by all processes and kept between runs. Delete these keys to start
+    afresh. A Bloom filter keeps the error rate and capacity that it was begun with.
 
-    While Redis cannot be used every request that this process has not met itself counts as new:
-    pages may be fetched twice, none is lost. Stat ``dupefilter/redis_errors`` counts these.
+    While Redis cannot be used, requests that this process has not met count as new. Stat
+    ``dupefilter/redis_errors`` counts them.
     """
 
     kind: ClassVar[str]
@@ -71,7 +69,7 @@ class RedisqDupeFilter(BaseDupeFilter):
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Any:
         """A dupefilter of this class, or Scrapy's own for a crawl that uses no Redis."""
-        return cls(crawler) if joins(crawler.settings) else RFPDupeFilter.from_crawler(crawler)
+        return RFPDupeFilter.from_crawler(crawler) if why_alone(crawler.settings) else cls(crawler)
 
     def open(self) -> None:
         """Connect. Only for use alone; waits up to REDISQ_CONNECT_TIMEOUT for the server.
@@ -99,17 +97,14 @@ class RedisqDupeFilter(BaseDupeFilter):
         )
 
     def _choose(self, client: Client, settings: RedisqSettings) -> SeenFilter:
-        if self.kind == "exact":
-            backend = "exact"
-        else:
+        backend, prefix = "exact", seen_alone(self._name)
+        if self.kind != "exact":
             # A filter that exists is used on, whatever modules the server has by now.
-            prefix = seen_alone(self._name)
-            kept = [
-                name
-                for name in ("bitmap", "redisbloom")
-                if client.execute_command("EXISTS", prefix + name)
-            ]
-            backend = kept[0] if kept else ("redisbloom" if probe(client, [prefix]) else "bitmap")
+            for backend in ("bitmap", "redisbloom"):
+                if client.execute_command("EXISTS", prefix + backend):
+                    break
+            else:
+                backend = "redisbloom" if probe(client, [prefix]) else "bitmap"
         return seen_filter(
             FrontierConfig(
                 backend=backend,
@@ -120,24 +115,14 @@ class RedisqDupeFilter(BaseDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         """Has an equal request been seen, by any process? If not, it has now. Never raises."""
-        key: object
-        if self._by_url and not request.body:
-            key = (request.method, request.url)
-            if key in self._recent:
-                return True
-            fingerprint = self._fingerprint(request)
-        else:
-            key = fingerprint = self._fingerprint(request)
-            if key in self._recent:
-                return True
-        seen = not self._record(fingerprint)
+        by_url = self._by_url and not request.body
+        fingerprint = b"" if by_url else self._fingerprint(request)
+        key: object = (request.method, request.url) if by_url else fingerprint
+        if key in self._recent:
+            return True
+        seen = not self._record(fingerprint or self._fingerprint(request))
         self._recent.add(key)
         return seen
-
-    def status(self) -> SeenStatus:
-        """What the filter holds and has cost. Raises redis-py's errors or `RedisqError`."""
-        assert self._client is not None, "open() comes first"
-        return execute(self._client, admin.seen_status(self._name, 0, self._generation, self._seen))
 
     def close(self, reason: str) -> None:
         if self._client is not None:
@@ -149,40 +134,27 @@ class RedisqDupeFilter(BaseDupeFilter):
 
     def log(self, request: Request, spider: Spider) -> None:
         """Log a filtered request: the first one, or all with DUPEFILTER_DEBUG; count them all."""
-        if self._debug:
-            logger.debug(
-                "Filtered duplicate request: %(request)s (referer: %(referer)s)",
-                {"request": request, "referer": referer_str(request)},
-                extra={"spider": spider},
-            )
-        elif self._log_once:
+        if self._debug or self._log_once:
             self._log_once = False
+            seldom = (
+                "no more duplicates will be shown (see DUPEFILTER_DEBUG to show all duplicates)"
+            )
+            why = f"(referer: {referer_str(request)})" if self._debug else f"- {seldom}"
             logger.debug(
-                "Filtered duplicate request: %(request)s - no more duplicates will be shown "
-                "(see DUPEFILTER_DEBUG to show all duplicates)",
-                {"request": request},
-                extra={"spider": spider},
+                "Filtered duplicate request: %s %s", request, why, extra={"spider": spider}
             )
         self._uncounted += 1
         if self._server is not None:  # alone: nobody calls count_filtered
             self.count_filtered()
 
     def count_filtered(self) -> None:
-        """Bring the stat ``dupefilter/filtered`` up to date.
-
-        The frontier's scheduler calls this now and then: to count each duplicate by itself would
-        cost more than to find it.
-        """
+        """Bring the stat ``dupefilter/filtered`` up to date. To be called now and then: to count
+        each duplicate by itself would cost more than to find it."""
         if self._uncounted:
             self._count("dupefilter/filtered", self._uncounted)
             self._uncounted = 0
 
     # Redis
-
-    @property
-    def _generation(self) -> str:
-        """What the keys are named by; in a frontier it is a run."""
-        return f"alone:{self._seen.name}"
 
     def _record(self, fingerprint: bytes) -> bool:
         """Record it; is it new? Yes whenever that is not certain."""
@@ -190,14 +162,14 @@ class RedisqDupeFilter(BaseDupeFilter):
             self._count("dupefilter/redis_errors")
             return True
         assert self._client is not None and self._server is not None, "open() comes first"
-        call = calls.record_seen(self._name, self._generation, self._seen, [fingerprint])
+        generation = f"alone:{self._seen.name}"  # in a frontier it is a run
+        call = calls.record_seen(self._name, generation, self._seen, [fingerprint])
         try:
             try:
                 return execute(self._client, call) == [1]
             except (redis.ConnectionError, redis.TimeoutError):
                 # The call may have been run and its reply lost. Once more, so that it is recorded
-                # for sure; but that answer says nothing: "seen" might mean by the first call, and
-                # a new URL would be lost. So it counts as new, at worst fetched twice.
+                # for sure; but that answer might mean the first call. At worst it is fetched twice.
                 self._server.revive()
                 execute(self._client, call)
                 return True

@@ -101,10 +101,7 @@ class ConfigurationMismatch(FrontierError):
             f"{name} is {stored!r} there and {given!r} here"
             for name, (stored, given) in sorted(differences.items())
         )
-        cure = (
-            "Use the same settings, another REDISQ_FRONTIER, or 'scrapy redisq reset "
-            f"{frontier} --yes'"
-        )
+        cure = f"Use the same settings, or 'scrapy redisq reset {frontier} --yes'"
         if differences.keys() == {"-a"}:
             cure = (
                 f"To resume it, give the same arguments. For a crawl of its own: -s "
@@ -129,10 +126,8 @@ class RunMismatch(FrontierError):
 
 
 class RunOver(FrontierError):
-    """Raised when the run that a worker belongs to is complete, so that it has nothing to do.
-
-    ``name`` is its REDISQ_RUN or "", ``ago`` how many seconds ago it ended, if that is known.
-    """
+    """Raised when the run that a worker belongs to is complete: ``name`` is its REDISQ_RUN or "",
+    ``ago`` how many seconds ago it ended, if that is known."""
 
     def __init__(self, frontier: str, run: str, name: str, ago: float | None) -> None:
         when = "" if ago is None else f", {ago:.0f} s ago"
@@ -178,10 +173,8 @@ class SerializationError(RedisqError):
 
 
 class Unserializable(SerializationError):
-    """Raised when a request holds what cannot be stored, such as a lambda or a lock.
-
-    ``cure`` is what would help, or "".
-    """
+    """Raised when a request holds what cannot be stored, such as a lambda or a lock. ``cure`` is
+    what would help, or ""."""
 
     def __init__(self, message: str, cure: str = "") -> None:
         self.cure = cure
@@ -220,35 +213,23 @@ class SinkUnavailable(SinkError):
 
 
 class ConnectionLost(SinkUnavailable):
-    """Raised when the connection ended while rows were written: with the sink, or because of them.
-
-    They are tried again as they are; when it ends each time while another one can be had, as with
-    `WriteFailed`.
-    """
+    """Raised when the connection ended while rows were written. They are tried again as they are;
+    when it ends each time while another one can be had, as with `WriteFailed`."""
 
 
 class BatchTooLarge(SinkUnavailable):
-    """Raised when a write took longer than it may: its rows are tried again in smaller batches.
-
-    A row that is alone is set aside for a while, other rows go on; it is refused when that has been
-    so for minutes, and other rows have been taken in time.
-    """
+    """Raised when a write took longer than it may: its rows are tried again in smaller batches. A
+    row that is alone is refused when that has been so for minutes, while others were taken."""
 
 
 class RowLocked(SinkUnavailable):
     """Raised when a write met those of others: a lock, a deadlock, or rows that they have changed.
-
-    Its rows are tried again as they are, then in smaller batches; a row that is alone is set aside,
-    however often.
-    """
+    Its rows are tried again, then in smaller batches, however often."""
 
 
 class WriteFailed(SinkUnavailable):
-    """Raised when a write failed and nobody knows whether its rows or the sink are at fault.
-
-    `scrapy_redisq.pipelines.BatchPipeline` finds out: refused is a row that fails while others
-    pass, away is a sink that takes none.
-    """
+    """Raised when a write failed and nobody knows whether its rows or the sink are at fault: a row
+    is refused if it fails while others pass, and a sink that takes none is away."""
 
 
 class SinkMismatch(SinkError):
@@ -256,11 +237,8 @@ class SinkMismatch(SinkError):
 
 
 class RowRefused(SinkError):
-    """Raised when rows cannot be written, and others can.
-
-    ``rows`` are those that were refused; without them any of the batch may be meant, and
-    `scrapy_redisq.pipelines.BatchPipeline` finds out by halving it.
-    """
+    """Raised when ``rows`` cannot be written, and others can; without them any of the batch may be
+    meant, which is found by halving it."""
 
     def __init__(self, message: str, rows: Iterable[object] = ()) -> None:
         self.rows = tuple(rows)

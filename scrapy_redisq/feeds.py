@@ -16,8 +16,6 @@ from scrapy.settings import BaseSettings
 
 from scrapy_redisq.server.url import redact
 
-__all__ = ["feed_uri_params", "shared_feeds", "warn_of_shared_feeds"]
-
 logger = logging.getLogger(__name__)
 
 PLACEHOLDER = re.compile(r"%\((\w+)\)")
@@ -32,15 +30,11 @@ _workers: WeakKeyDictionary[Spider, str] = WeakKeyDictionary()
 
 
 def feed_uri_params(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
-    """For ``FEED_URI_PARAMS``: what feed URIs may name, and ``%(worker)s`` beside it.
-
-    That is host, process id and a random part: host and process id come back where containers are
-    restarted. It stays the same for a spider's crawl. An attribute of the spider called so wins.
-    """
-    worker = _workers.setdefault(
-        spider, f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    )
-    return {"worker": worker, **params}
+    """For ``FEED_URI_PARAMS``: what feed URIs may name, and ``%(worker)s`` beside it, which is the
+    same for all of a spider's crawl. An attribute of the spider called so wins."""
+    # Host and process id come back where containers are restarted.
+    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return {"worker": _workers.setdefault(spider, name), **params}
 
 
 def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider], job: str = "") -> None:
@@ -56,12 +50,8 @@ def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider], job: str 
 
 
 def shared_feeds(settings: BaseSettings, spider: type[Spider], job: str = "") -> Iterator[str]:
-    """Feeds, without passwords, that all workers would write to: the last of them replaces what the
-    others wrote, or their blocks meet in the midst of an item.
-
-    What the class of the spider says is the same in all of them; its arguments may differ. A feed
-    with the id of a scrapyd ``job`` in its name is this worker's own.
-    """
+    """Feeds, without passwords, that all workers would write to. What the class of the spider says
+    is the same in all of them. A feed with the id of a scrapyd ``job`` in its name is their own."""
     own_storages = settings.getdict("FEED_STORAGES")
     uris = [settings["FEED_URI"]] if settings["FEED_URI"] else []  # deprecated
     for uri in map(str, [*uris, *settings.getdict("FEEDS")]):

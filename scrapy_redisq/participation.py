@@ -1,8 +1,7 @@
 """Which crawls join a frontier: those that are meant to work, not those of tools that look.
 
-``scrapy shell``, ``parse``, ``fetch``, ``check``, ``bench`` and ``view`` crawl, too. As workers
-they would fetch other people's pages, begin new runs and leave leases behind. They get Scrapy's own
-scheduler and dupefilter, in memory, and need no Redis.
+``scrapy shell``, ``parse``, ``fetch``, ``check``, ``bench`` and ``view`` crawl, too. They get
+Scrapy's own scheduler and dupefilter, in memory, and need no Redis.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from scrapy_redisq.errors import SettingError
 from scrapy_redisq.settings.crawl import CrawlSettings
 from scrapy_redisq.settings.setting import SettingsSource
 
-__all__ = ["is_tool", "joins", "why_alone"]
-
 CRAWLS = {
     "scrapy.commands.crawl.Command",
     "scrapy.commands.runspider.Command",
@@ -21,11 +18,6 @@ CRAWLS = {
     "scrapy_redisq.commands.RedisqCommand",
 }
 """Commands that join, as do those that are made from them."""
-
-
-def joins(settings: SettingsSource) -> bool:
-    """Whether a crawl that begins here and now joins a frontier."""
-    return not why_alone(settings)
 
 
 def why_alone(settings: SettingsSource) -> str:
@@ -39,20 +31,16 @@ def why_alone(settings: SettingsSource) -> str:
         enabled = CrawlSettings.enabled.default
     if not enabled:
         return "REDISQ_ENABLED is False: this crawl has no frontier, it is in memory alone"
-    if not is_tool():
+    if not (tool := tool_command()):
         return ""
-    running = running_command()
     return (
-        f"scrapy {running and running[0]} has no frontier, it works in memory alone: only crawl, "
+        f"scrapy {tool} has no frontier, it works in memory alone: only crawl, "
         "runspider, commands made from them, and crawls that are started from Python have one"
     )
 
 
-def is_tool() -> bool:
-    """Whether what crawls here and now is a ``scrapy`` command that must not be a worker."""
-    running = running_command()
-    if running is None:  # a crawl that is started from Python
-        return False
-    _, command = running
+def tool_command() -> str:
+    """The ``scrapy`` command that crawls here and now, if it must not be a worker; else ""."""
+    name, command = running_command() or ("", None)  # or a crawl that is started from Python
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(command).__mro__}
-    return not bases & CRAWLS
+    return "" if bases & CRAWLS else name

@@ -1,9 +1,5 @@
-"""Scrapy's scheduler interface over a frontier in Redis.
-
-Nothing here waits for the network: `Scheduler.enqueue_request` appends to an outbox and
-`Scheduler.next_request` pops from an inbox of leased requests, both of the `Worker` that
-`Scheduler.open` has put together.
-"""
+"""Scrapy's scheduler interface over a frontier in Redis. Once it is open, nothing here waits for
+the network."""
 
 from __future__ import annotations
 
@@ -28,8 +24,8 @@ from scrapy_redisq._scrapy.crawl import (
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import RedisqError, RunOver
 from scrapy_redisq.participation import why_alone
-from scrapy_redisq.worker.age import crawl_began
 from scrapy_redisq.worker.build import build
+from scrapy_redisq.worker.origin import crawl_began
 from scrapy_redisq.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -112,8 +108,7 @@ class Scheduler(BaseScheduler):
     # What Scrapy and its tests count
 
     def __len__(self) -> int:
-        """Requests that wait: of the frontier's, as far as the last exchange has told, and of those
-        that stay in this process."""
+        """Requests that wait, as far as the last exchange has told."""
         return len(self.dqs) + len(self.mqs)
 
     def __bool__(self) -> bool:
@@ -121,10 +116,10 @@ class Scheduler(BaseScheduler):
 
     @property
     def dqs(self) -> Sized:
-        """What waits in the frontier, under the name that Scrapy's tests count it by."""
+        """What waits in the frontier."""
         return range(self.worker.queued() if self.worker else 0)
 
     @property
     def mqs(self) -> Sized:
-        """What waits in this process, likewise."""
+        """What waits in this process."""
         return range(self.worker.kept.waiting if self.worker else 0)

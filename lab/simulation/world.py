@@ -31,7 +31,7 @@ from lab.simulation.site import BURST, DELAY, RATE, RETRY_TIMES, Site
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker import age, report
+from scrapy_redisq.worker import origin, report
 
 END = 60.0
 """In place of minutes, after which a row is known as bad that no other one follows."""
@@ -131,7 +131,7 @@ class World:
         spiders.WORLD[:] = [self]
         asyncio.to_thread = run_here  # type: ignore[assignment]
         BaseSettings.copy = _copied  # type: ignore[method-assign, assignment]
-        age.process_age = lambda: 1.0
+        origin.process_age = lambda: 1.0
         time.process_time = lambda: 1.0
         report._MEMORY = Path("/dev/null")
         doubt.END = END

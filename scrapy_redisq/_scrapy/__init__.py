@@ -6,5 +6,5 @@ page a new request comes from. All of it can be read from the engine and the scr
 ``engine``     what is in progress, how pages end, when to wake it
 ``downloads``  what is being downloaded, for whom, and whether it may begin
 ``output``     which page a request or an item comes from
-``crawl``      the process: its command, its event loop, its end; ``robots`` the parsers
+``crawl``      the process: its command, its event loop, its end
 """

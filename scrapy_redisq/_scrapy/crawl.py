@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -30,17 +31,14 @@ STARTING_POLL = 0.05
 
 def require_asyncio() -> None:
     """Raise `RedisqError` unless Scrapy runs on an asyncio event loop."""
-    try:
+    with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         return
-    except RuntimeError:
-        pass
     from scrapy.utils.reactor import is_asyncio_reactor_installed  # noqa: PLC0415
 
-    try:
+    installed = False
+    with contextlib.suppress(RuntimeError):  # no reactor at all
         installed = is_asyncio_reactor_installed()
-    except RuntimeError:  # no reactor at all, and no loop
-        installed = False
     if not installed:
         raise RedisqError(
             "scrapy-redisq needs asyncio. Remove TWISTED_REACTOR from the settings, or set it to "
@@ -49,11 +47,8 @@ def require_asyncio() -> None:
 
 
 def running_command() -> tuple[str, object] | None:
-    """Name and object of the ``scrapy`` command that is being run in this process, if one is.
-
-    Scrapy tells nobody, and takes the name out of ``sys.argv``. But a command's call lasts until
-    its crawl has ended: in this thread or, as the shell's crawler has its own, in the main one.
-    """
+    """Name and object of the ``scrapy`` command that is being run in this process, if one is: its
+    call lasts until its crawl has ended, in this thread or, as for the shell, in the main one."""
     main = threading.main_thread().ident
     for innermost in (sys._getframe(), sys._current_frames().get(main or 0)):
         frame = innermost
@@ -67,12 +62,8 @@ def running_command() -> tuple[str, object] | None:
 
 
 def spider_arguments(crawler: Crawler) -> dict[str, Any] | None:
-    """What the spider was made with, positional arguments by their number. None if that is not
-    known.
-
-    Scrapy keeps it nowhere. But the call of ``crawl()`` or ``crawl_async()`` lasts as long as the
-    crawl: it is on the stack, or waits and has the crawler among its variables.
-    """
+    """What the spider was made with, positional arguments by their number; None if that is not
+    known. The call of ``crawl()`` or ``crawl_async()`` has it, which lasts as long as the crawl."""
     for frame in _frames_around(crawler):
         if (
             frame.f_code.co_name in {"crawl", "crawl_async"}
@@ -103,8 +94,7 @@ _unopened: WeakSet[Spider] = WeakSet()
 
 def cannot_start(crawler: Crawler, error: RedisqError, logger: logging.Logger) -> None:
     """Log why a spider is not opened, where ``error`` is about to be raised for it: in one line
-    after everything else, and with its traceback at DEBUG. Scrapy's own tracebacks, some 75 lines
-    for the same, are logged at DEBUG or, where they would come later, left out."""
+    after everything else. Its traceback, and what Scrapy says of it, are logged at DEBUG."""
     logger.debug("The crawl cannot start", exc_info=error)
     engine: Any = crawler.engine
     closed = getattr(engine, "_spider_closed_callback", None)
@@ -133,7 +123,10 @@ class _Quiet(logging.Filter):
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if error is None:
             return True
-        known = any(getattr(one, "told", False) for one in _with_contexts(error))
+        known = False
+        while error is not None and not known:
+            known = getattr(error, "told", False)
+            error = error.__cause__ or error.__context__
         if known and record.name in ("asyncio", "twisted"):
             return False
         # A handler of spider_closed that has never seen spider_opened.
@@ -146,22 +139,12 @@ class _Quiet(logging.Filter):
 _quiet = _Quiet()
 
 
-def _with_contexts(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
-
-
 def stop_at_hangup() -> None:
-    """Have SIGHUP, as of a terminal that is closed, stop Scrapy as SIGTERM does. Unless it is
+    """Have SIGHUP, as of a terminal that is closed, stop Scrapy as SIGTERM does, unless it is
     ignored (nohup), or somebody else deals with it."""
-    main = threading.current_thread() is threading.main_thread()
-    if (
-        not main
-        or not hasattr(signal, "SIGHUP")
-        or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL
-    ):
+    number = getattr(signal, "SIGHUP", None)
+    is_main = threading.current_thread() is threading.main_thread()
+    if number is None or not is_main or signal.getsignal(number) != signal.SIG_DFL:
         return
 
     def hung_up(number: int, frame: Any) -> None:
@@ -179,11 +162,7 @@ def stop_at_hangup() -> None:
 
 def heed_an_early_stop(crawler: Crawler) -> None:
     """Stop a crawl that was asked to stop while its spider was being opened, which may take as long
-    as Redis is away.
-
-    Scrapy takes such a crawl for stopped, starts it, and never ends it. With a reactor SIGTERM
-    ends the process before that; without one, and in a script that stops a crawler, it goes on.
-    """
+    as Redis is away: Scrapy would start it, take it for stopped, and never end it."""
 
     async def stop() -> None:
         while not engine.running:

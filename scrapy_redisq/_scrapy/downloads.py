@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from scrapy.crawler import Crawler
-from scrapy.http import Request, Response
+from scrapy.http import Request
 from twisted.internet.defer import maybeDeferred
 
-from scrapy_redisq._scrapy.output import (
-    cancellation_is_an_error,
-    current_item,
-    current_page,
-    dealing_with,
-)
+from scrapy_redisq._scrapy.output import current_item, current_page, dealing_with
 from scrapy_redisq.errors import RedisqError
 
 UNLIMITED = 1_000_000
 """Stands for any number of downloads: CONCURRENT_REQUESTS = 0."""
 
 
-class Gate(Protocol):
-    """What every download passes."""
-
-    async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
-        """Returns when the download may begin, with what is called with the response or the
-        exception that it ends with."""
-
-
-async def download(crawler: Crawler, request: Request) -> Response:
-    """The response to a request on the side, through the downloader middlewares."""
-    engine: Any = crawler.engine
-    response: Response = await engine.download_async(request)
-    return response
+Gate = Callable[[Request, str], Awaitable[Callable[[Any], None]]]
+"""Returns when the download of a request of a slot may begin, with what is called with the response
+or the exception that it ends with."""
 
 
 class Downloads:
@@ -68,12 +52,9 @@ class Downloads:
         return len(self._downloader.active)
 
     def slot_of(self, request: Request) -> str:
-        """The slot of a request: of a request that Scrapy has, the one that it was handed out with.
-        Of any other one its download slot: ``meta["download_slot"]`` or its host.
-
-        A downloader middleware, as one that rotates proxies, may set another download slot. It
-        counts for Scrapy's own limits alone.
-        """
+        """The slot that a request was handed out with, else its download slot:
+        ``meta["download_slot"]`` or its host. What a downloader middleware sets there counts for
+        Scrapy's own limits alone."""
         return self._slots.get(request) or str(self._downloader.get_slot_key(request))
 
     def handed_out(self, request: Request, slot: str) -> None:
@@ -82,22 +63,15 @@ class Downloads:
 
     def by_slot(self) -> Callable[[str], int | None]:
         """A function of a slot, to be used at once: how many requests of the slot the downloader
-        has, or None if it should get no more now.
-
-        A few may wait in the downloader, so that one starts the moment another ends, before the
-        callbacks of what has arrived: they take half of what it has to spare, the other half is
-        left to other slots.
-        """
+        has, or None if it should get no more now. A few may wait there, so that one starts the
+        moment another ends: in half of the places that it has to spare."""
         downloader = self._downloader
         # A request is among its slot's only when the downloader middlewares have let it through.
         in_middlewares: dict[str, int] = {}
         for request, slot in list(self._in_middlewares.items()):
-            try:
-                downloads = downloader.slots.get(request.meta.get(downloader.DOWNLOAD_SLOT))
-            except TypeError:  # a list or a dict, which the downloader refuses as well
-                downloads = None
             named = request.meta.get(downloader.DOWNLOAD_SLOT) == slot
-            if downloads and named and request in downloads.active:
+            downloads = downloader.slots.get(slot) if named else None
+            if downloads and request in downloads.active:
                 del self._in_middlewares[request]
             else:
                 in_middlewares[slot] = in_middlewares.get(slot, 0) + 1
@@ -113,16 +87,14 @@ class Downloads:
         return downloading
 
     def gate_by(self, gate: Gate) -> None:
-        """Let no download begin before ``gate.begin()`` has returned."""
+        """Let no download begin before ``gate`` has returned."""
         handlers = self._downloader.handlers
-
         download = handlers.download_request_async
 
         async def gated(request: Request) -> Any:
-            ended = await gate.begin(request, self.slot_of(request))
+            ended = await gate(request, self.slot_of(request))
             try:
-                with cancellation_is_an_error():
-                    response = await download(request)
+                response = await download(request)
             except BaseException as error:
                 ended(error)
                 raise
@@ -132,12 +104,11 @@ class Downloads:
         handlers.download_request_async = gated
 
     def follow(
-        self, is_page: Callable[[Request], bool], fetched: Callable[[Request], None]
+        self, is_page: Callable[[Request], object], fetched: Callable[[Request], None]
     ) -> None:
         """Remember for whom each download is made, see `asker`. ``is_page``: whether a request was
-        handed out by the scheduler. ``fetched(request)`` is called when the downloader and its
-        middlewares are done with a request, whatever became of it. A redirect or a retry does not
-        have the download slot that the downloader or a middleware of it gave to its request."""
+        handed out by the scheduler. ``fetched(request)``: the downloader is done with it. Redirects
+        and retries lose the download slot that the downloader gave to their request."""
         fetch, slot_key = self._downloader.fetch, self._downloader.DOWNLOAD_SLOT
 
         def over(result: Any, request: Request, given: Any) -> Any:
@@ -173,13 +144,9 @@ class Downloads:
         return self._askers.get(request, (None, False))
 
     def lift_limits(self, allowed: Callable[[str], int], *, at_least: int) -> None:
-        """Let the downloader not hold up what is limited elsewhere.
-
-        ``allowed(slot)`` is asked when it gets a request: -> how many downloads of the slot are
-        allowed at a time, 0: any number. As many as it says, or ``at_least``, or the downloader
-        itself allows, are then possible, without any delay. Raises `RedisqError` if the
-        downloader is not Scrapy's.
-        """
+        """Let the downloader not hold up what is limited elsewhere, neither by a delay nor by less
+        downloads of a slot at a time than ``allowed(slot)`` (0: any number) or ``at_least``. Raises
+        `RedisqError` if the downloader is not Scrapy's."""
         downloader = self._downloader
         if not hasattr(downloader, "_get_slot"):
             raise RedisqError(

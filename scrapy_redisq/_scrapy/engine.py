@@ -17,15 +17,7 @@ from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.crawl import close_spider, stop
 from scrapy_redisq._scrapy.downloads import Downloads
-from scrapy_redisq._scrapy.output import (
-    Cancelled,
-    ItemFailed,
-    cancellation_is_an_error,
-    current_page,
-    dealing_with,
-    in_download,
-    watch_output,
-)
+from scrapy_redisq._scrapy.output import current_page, dealing_with, in_download, watch_output
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.reasons import CloseReason
 
@@ -53,14 +45,11 @@ class Engine:
         self._crawler = crawler
         self._engine: Any = engine
         slot = getattr(engine, "_slot", None)
-        needed = {
-            "engine._slot.inprogress": isinstance(getattr(slot, "inprogress", None), set),
-            "engine._slot.nextcall": hasattr(slot, "nextcall"),
-            "engine._start": hasattr(engine, "_start"),
-            "engine._handle_downloader_output": hasattr(engine, "_handle_downloader_output"),
-            "engine.scraper": hasattr(engine, "scraper"),
-        }
-        missing = [name for name, is_there in needed.items() if not is_there]
+        needed = ("_slot", "_start", "_handle_downloader_output", "scraper")
+        missing = [f"engine.{name}" for name in needed if not hasattr(engine, name)]
+        missing += [
+            f"engine._slot.{name}" for name in ("inprogress", "nextcall") if not hasattr(slot, name)
+        ]
         if missing:
             raise RedisqError(
                 f"Scrapy {scrapy.__version__} has no {', '.join(missing)}: this release of "
@@ -68,7 +57,9 @@ class Engine:
             )
         self._slot: Any = slot
         self.downloads = Downloads(engine)
-        self._start_raised = False
+        self.start_failed = False
+        """``start()`` raised, be it `CloseSpider`, or ended while the spider was being closed: it
+        may have more requests."""
         self._of_start: Any = None
         self._returned: Request | None = None
         self._copy_what_is_in_progress()
@@ -83,12 +74,6 @@ class Engine:
     def starting(self) -> bool:
         """The spider's ``start()`` has not been read to its end."""
         return self._engine._start is not None
-
-    @property
-    def start_failed(self) -> bool:
-        """``start()`` raised, be it `CloseSpider`, or ended while the spider was being closed: it
-        may have more requests."""
-        return self._start_raised
 
     @property
     def closing(self) -> bool:
@@ -109,9 +94,9 @@ class Engine:
         return request is self._returned
 
     def pace_start(self, room: Callable[[], Awaitable[None]]) -> None:
-        """Read no more of the spider's ``start()`` than there is room for: await ``room`` after
-        each of its requests, and read nothing while the spider is being closed. Items wait while
-        as many are in the pipelines as Scrapy lets a page have there (CONCURRENT_ITEMS)."""
+        """Read no more of the spider's ``start()`` than there is ``room`` for, which is awaited
+        after each request, and nothing while the spider is being closed. Items wait while as many
+        are in the pipelines as Scrapy lets a page have there (CONCURRENT_ITEMS)."""
 
         async def paced(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
             try:
@@ -129,15 +114,9 @@ class Engine:
                         if self._closed:
                             return
                 # Scrapy cancels it as soon as it stops. What catches that has not read all.
-                self._start_raised = self._start_raised or self.closing
-            except asyncio.CancelledError as error:
-                if self.closing or not self._engine.running:
-                    raise
-                self._start_raised = True
-                # Scrapy would take it for its own, and wait for the rest of start() for ever.
-                raise Cancelled("what start() awaited has been cancelled") from error
+                self.start_failed = self.start_failed or self.closing
             except Exception:
-                self._start_raised = True
+                self.start_failed = True
                 raise
 
         if self._engine._start is not None:
@@ -211,22 +190,20 @@ class Engine:
         failed: Callable[[Request, Failure | None], None],
         arrived: Callable[[Request, Response], None],
         raised: Callable[[Request, Failure], bool],
-        item_failed: ItemFailed,
     ) -> None:
         """Follow each page through the engine and the scraper.
 
         ``failed(request, failure)`` is called when a download failed for good, and
         ``failed(request, None)`` when the spider deals with it: its errback has run, or its
-        callback is given the response. ``arrived(request, response)`` is called when a response
-        has passed the downloader middlewares. ``raised(request, failure)`` when its callback,
-        errback, or a spider middleware raised: -> whether that is no error. ``item_failed``: see
-        `watch_output`. While they run, their output is processed, or a request that a downloader
-        middleware returned, `current_page` is the request that it comes from.
+        callback is given the response. ``arrived(request, response)``: a response has passed the
+        downloader middlewares. ``raised(request, failure)``: a callback, an errback or a spider
+        middleware raised; -> whether that is no error. `current_page` is the request meanwhile.
         """
         scraper = self._engine.scraper
         handle_downloader_output = self._engine._handle_downloader_output
         enqueue_scrape = scraper.enqueue_scrape
         call_spider = scraper.call_spider_async
+        handle_spider_error = scraper.handle_spider_error
 
         def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Failure):
@@ -244,6 +221,10 @@ class Engine:
                 failed(request, None)
             return output
 
+        def watched_spider_error(failure: Failure, request: Request, *args: Any) -> None:
+            if not raised(request, failure):
+                handle_spider_error(failure, request, *args)
+
         def watched_downloader_output(result: Any, request: Request) -> Any:
             if not isinstance(result, Request):
                 return handle_downloader_output(result, request)
@@ -257,29 +238,5 @@ class Engine:
         self._engine._handle_downloader_output = watched_downloader_output
         scraper.enqueue_scrape = watched_enqueue_scrape
         scraper.call_spider_async = watched_call_spider
-        self._watch_errors(raised)
-        watch_output(self._crawler, item_failed)
-
-    def _watch_errors(self, raised: Callable[[Request, Failure], bool]) -> None:
-        """Of callbacks, errbacks and spider middlewares, see `watch_pages`."""
-        scraper = self._engine.scraper
-        handle_spider_error = scraper.handle_spider_error
-        scrape = scraper._scrape
-
-        def watched_spider_error(failure: Failure, request: Request, *args: Any) -> None:
-            try:
-                if not raised(request, failure):
-                    handle_spider_error(failure, request, *args)
-            except Exception:  # Scrapy would wait for the page for ever
-                logger.exception("The log formatter cannot tell of %s", request)
-
-        async def watched_scrape(result: Any, request: Request) -> None:
-            try:
-                with cancellation_is_an_error():
-                    await scrape(result, request)
-            except Exception:
-                failure = Failure()  # type: ignore[no-untyped-call]
-                watched_spider_error(failure, request, result)
-
         scraper.handle_spider_error = watched_spider_error
-        scraper._scrape = watched_scrape
+        watch_output(self._crawler)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from scrapy.crawler import Crawler
 from scrapy.http import Request
-from twisted.python.failure import Failure
-
-logger = logging.getLogger(__name__)
 
 current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
 """The request that is being downloaded in this context, whose callback or errback runs, or whose
@@ -47,44 +42,9 @@ class dealing_with:  # noqa: N801 - a context manager
         current_page.reset(self._page)
 
 
-class Cancelled(Exception):
-    """Raised in the place of asyncio's CancelledError, where something was awaited that has been
-    cancelled: Scrapy takes that for no error, and waits for ever, or loses an item."""
-
-
-class cancellation_is_an_error:  # noqa: N801 - a context manager, likewise
-    """Raise `Cancelled` in the place of asyncio's CancelledError."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            raise Cancelled("what was awaited has been cancelled") from error
-
-
-def _uncancelled(output: Iterable[Any]) -> Iterator[Any]:
-    with cancellation_is_an_error():
-        yield from output
-
-
-async def _uncancelled_async(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    with cancellation_is_an_error():
-        async for one in output:
-            yield one
-
-
-ItemFailed = Callable[["Request | None", Failure], None]
-
-
-def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> None:
-    """Have `current_page` and `current_item` tell where requests and items come from.
-
-    ``item_failed(page, failure)`` is called when Scrapy was not done with an item of a page, or of
-    none, and would tell nobody: a pipeline was cancelled, or the log formatter raised.
-    May be called by several; the first one's ``item_failed`` counts.
-    """
+def watch_output(crawler: Crawler) -> None:
+    """Have `current_page` and `current_item` tell where requests and items come from. May be called
+    by several."""
     engine: Any = crawler.engine
     scraper = engine.scraper
     if getattr(scraper, "_redisq_watched", False):
@@ -96,11 +56,9 @@ def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> Non
 
     async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
         numbers = _numbers.set(itertools.count())
-        is_async = isinstance(result, AsyncIterator)
         try:
             with dealing_with(request):
-                output = (_uncancelled_async if is_async else _uncancelled)(result)
-                await handle_output(output, request, response)
+                await handle_output(result, request, response)
         finally:
             _numbers.reset(numbers)
 
@@ -110,28 +68,17 @@ def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> Non
         comes_from_page = response is not None and page is not None and numbers is not None
         current_item.set((page, next(numbers)) if comes_from_page else None)  # type: ignore
         processed = start_itemproc(item, response=response)
-        return dealt_with(processed, page, is_of_start=response is None)
+        return processed if response is not None else then_close(processed)
 
     # Scrapy closes a spider when the last response has been dealt with; an item of start() that was
     # still in the pipelines then would keep it open for ever.
-    def close_if_idle() -> None:
-        closing = scraper.slot and scraper.slot.closing
-        if closing and not closing.called:
-            scraper._check_if_closing()
-
-    async def dealt_with(
-        processed: Awaitable[None], page: Request | None, *, is_of_start: bool
-    ) -> None:
+    async def then_close(processed: Awaitable[None]) -> None:
         try:
-            with cancellation_is_an_error():
-                await processed
-        except Exception:
-            if item_failed is None:
-                raise
-            item_failed(page, Failure())  # type: ignore[no-untyped-call]
+            await processed
         finally:
-            if is_of_start:
-                close_if_idle()
+            closing = scraper.slot and scraper.slot.closing
+            if closing and not closing.called:
+                scraper._check_if_closing()
 
     scraper.handle_spider_output_async = watched_handle_output
     scraper.start_itemproc_async = watched_start_itemproc

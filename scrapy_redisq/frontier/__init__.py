@@ -19,7 +19,7 @@
 ``seen``           the dupefilters, ``bitmap_layout`` the shape of one
 ``config``         what all workers must agree on; ``growth`` how large the frontier may become
 ``limits``         what a fleet may do with one slot; ``slot_names`` how slots are called and which
-                   shard keeps them; ``shared_robots`` their robots.txt
+                   shard keeps them
 
 The words of the protocol, in brackets what the trade calls them:
 

@@ -133,12 +133,6 @@ class ShardSession:
         ends = {one.lease for one in self.outgoing if isinstance(one, Finish)}
         return len(self.held.keys() - ends)
 
-    def has_results(self, slot: str) -> bool:
-        """What it knows of a slot has not reached the frontier."""
-        batch = self.outgoing.in_flight
-        flying = batch.download_results if batch else ()
-        return any(result.slot == slot for result in (*self.outgoing.download_results, *flying))
-
     @property
     def is_unsafe(self) -> bool:
         """As `Unsafe.may_lose`, also of what is on its way there."""

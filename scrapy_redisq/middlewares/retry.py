@@ -1,4 +1,4 @@
-"""Retries that wait in the frontier, in the place of Scrapy's, which are sent back at once."""
+"""What becomes of requests that failed: they go back to the frontier, or are tried again later."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scrapy.http import Request, Response
 
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.serialization.meta import DELAY_KEY
+from scrapy_redisq.worker.politeness.pauses import retry_pause
 from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -18,12 +19,9 @@ if TYPE_CHECKING:
 
 
 class RedisqRetryMiddleware(RetryMiddleware):
-    """Scrapy's RetryMiddleware, with pauses, and with dead letters for what has failed for good.
-
-    Settings, meta keys and stats are Scrapy's. The pause (``REDISQ_RETRY_DELAYS``, Retry-After) is
-    kept in the frontier, so any worker takes the retry, and none has to stay alive for it. With
-    another scheduler, and for requests that no scheduler gave out, it does what Scrapy's does.
-    """
+    """Scrapy's RetryMiddleware, with pauses (``REDISQ_RETRY_DELAYS``, Retry-After) which requests
+    spend in the frontier, and with dead letters for what has failed for good. With another
+    scheduler, and for requests that no scheduler gave out, it does what Scrapy's does."""
 
     _worker: Worker | None = None
 
@@ -34,7 +32,7 @@ class RedisqRetryMiddleware(RetryMiddleware):
         def spider_opened() -> None:
             middleware._worker = worker = Scheduler.of(crawler)
             if worker is not None:
-                worker.outbox.retry_pauses = worker.retry_pauses
+                worker.outbox.pauses_retries = True
 
         crawler.signals.connect(spider_opened, signals.spider_opened, weak=False)
         return middleware
@@ -69,7 +67,52 @@ class RedisqRetryMiddleware(RetryMiddleware):
 
     def _pause(self, request: Request, retry: Request, response: Response | None) -> None:
         # What is downloaded on the side (engine.download) is retried on the side, at once.
-        if self._worker is not None and self._worker.in_progress.has_given_out(request):
-            pauses, number = self._worker.retry_pauses, retry.meta["retry_times"]
-            pause = pauses.before(number) if response is None else pauses.after(response, number)
+        if self._worker is not None and self._worker.in_progress.asking(request):
+            delays = self._worker.settings.retry_delays
+            pause = retry_pause(delays, retry.meta["retry_times"], response)
             retry.meta[DELAY_KEY] = pause
+
+
+class RedisqBackOffMiddleware:
+    """Sends back requests that were answered by one of ``REDISQ_BACKOFF_CODES``, or not at all.
+
+    They go to the front of their slot, which the whole fleet leaves alone for a while, and lose no
+    retry. Stands nearest to the downloader, so that no cache keeps such answers.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._worker: Worker | None = None
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    def _spider_opened(self) -> None:
+        self._worker = Scheduler.of(self._crawler)
+        if self._worker is not None:
+            self._worker.gate.sends_back = True
+
+    # A subclass may pass a spider on, as to middlewares of Scrapy itself.
+
+    def process_response(
+        self, request: Request, response: Response, *args: Any, **kwargs: Any
+    ) -> Request | Response:
+        """The response, or the request itself, which the scheduler knows to be sent back."""
+        return request if self._sends_back(request, response) else response
+
+    def process_exception(
+        self, request: Request, exception: Exception, *args: Any, **kwargs: Any
+    ) -> Request | None:
+        """None, or the request itself."""
+        return request if self._sends_back(request, exception) else None
+
+    def _sends_back(self, request: Request, result: Response | Exception) -> bool:
+        if self._worker is None or not self._worker.gate.send_back(request, result):
+            return False
+        stats: Any = self._crawler.stats
+        stats.inc_value("redisq/sent_back")
+        if isinstance(result, Response):
+            stats.inc_value(f"redisq/sent_back/{result.status}")
+        return True

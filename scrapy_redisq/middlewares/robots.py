@@ -7,10 +7,11 @@ import logging
 import math
 import re
 import time
-from collections import OrderedDict
+import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from redis.exceptions import RedisError
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
@@ -18,24 +19,26 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.http.request import NO_CALLBACK
 from scrapy.robotstxt import RobotParser
+from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_redisq._scrapy.crawl import is_closing
-from scrapy_redisq._scrapy.downloads import download
-from scrapy_redisq._scrapy.robots import asked_delays, robots_parsed
-from scrapy_redisq.errors import FrontierCorrupt
-from scrapy_redisq.frontier.shared_robots import AWAY, Shared, SharedRobots
+from scrapy_redisq.errors import FrontierCorrupt, RedisqError
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.middlewares.robots_text import MAX_COST, WILDCARD_COST, condensed
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, SlotParked
-from scrapy_redisq.worker.politeness.http_headers import header, seconds_until
 from scrapy_redisq.worker.politeness.judge import TELL_AGAIN
+from scrapy_redisq.worker.politeness.pauses import header, seconds_until
 from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Callable
+
+    from scrapy_redisq.frontier.scripts import Call
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +55,11 @@ CLOSED_FOR = 2.0
 """The same where nothing else is fetched from the host meanwhile. Its slot is left alone for longer
 with each failure."""
 
-KEPT = 2_000_000
-"""Characters of the parsed texts that a worker keeps; those that are asked for least recently are
-let go, and read again from the frontier. A parser takes about 16 bytes for each."""
+MAX_TEXT = 500 * 1024
+"""Bytes of a robots.txt that are heeded: as many as RFC 9309, 2.5 wants to be parsed at least."""
 
-LEAST = 200
-"""Characters that the shortest text counts for."""
+KEPT = 1_000
+"""Parsers that a worker keeps; a text that is asked for again is read from the frontier."""
 
 QUICK = 10_000
 """Bytes that are parsed without a thread."""
@@ -71,6 +73,12 @@ LOOK_FIRST, LOOK_LAST = 0.05, 0.5
 AGAIN = 1.0
 """Seconds between attempts to tell the frontier of a Crawl-delay."""
 
+CLOSED = b"closed"
+"""In the place of a compressed text: the host cannot say what it allows."""
+
+AWAY = (RedisError, RedisqError, OSError)
+"""What is raised when the frontier cannot be asked."""
+
 
 @dataclass
 class Rules:
@@ -78,14 +86,12 @@ class Rules:
 
     Without a ``parser`` all is allowed, or with ``closed``, a status (0: it is not known), nothing
     for now. That is a failure that ``began`` at a time.monotonic(); None: the frontier knows of it.
-    It is valid until a time.monotonic(), and takes ``size`` characters.
-    ``is_news``: other workers may not know it yet. ``told`` is when the frontier was told of the
-    delay of a slot; infinity where there is none.
+    Valid ``until`` a time.monotonic(). ``is_news``: other workers may not know it yet. ``told`` is
+    when the frontier was told of the delay of a slot; infinity where there is none.
     """
 
     parser: RobotParser | None
     until: float
-    size: int = 0
     closed: int | None = None
     began: float | None = None
     is_news: bool = False
@@ -99,8 +105,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     Settings, meta keys, stats and the signal robots_parsed are Scrapy's. One worker fetches a
     host's robots.txt, once a run or when it has expired, and the others wait for it. An answer
     other than 2xx counts as an empty text (RFC 9309, 2.3.1.3), but 5xx for "nothing is allowed for
-    now" (2.3.1.4): then requests go back, and the slot is left alone as one that fails. Of large
-    texts `condensed` is heeded.
+    now" (2.3.1.4): then requests go back, and the slot is left alone as one that fails.
     ``Crawl-delay`` or ``Request-rate``, whichever is slower and at most
     ``REDISQ_CRAWL_DELAY_MAX``, is the delay of the slot. While Redis is away each worker fetches
     for itself. With another scheduler this is Scrapy's.
@@ -113,17 +118,13 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         self._default_agent: str = settings["USER_AGENT"]
         self._timeout = min(TIMEOUT, settings.getfloat("DOWNLOAD_TIMEOUT") or TIMEOUT)
         self._parser_class: Any = load_object(settings["ROBOTSTXT_PARSER"])
-        self._rules: OrderedDict[str, Rules] = OrderedDict()
-        self._size = 0
+        self._rules: LocalCache[str, Rules] = LocalCache(KEPT)
         self._lookups: dict[str, asyncio.Task[Rules]] = {}
         self._worker: Worker | None = None
-        self._shared: SharedRobots
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
 
     def _spider_opened(self) -> None:
-        worker = self._worker = Scheduler.of(self.crawler)
-        if worker is not None:
-            self._shared = SharedRobots(worker.run_session)
+        self._worker = Scheduler.of(self.crawler)
 
     def _count(self, name: str) -> None:
         stats: Any = self.crawler.stats
@@ -156,7 +157,6 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         host = host_of(request)
         rules = self._rules.get(host)
         if rules is not None and rules.until > time.monotonic():
-            self._rules.move_to_end(host)
             return rules
         lookup = self._lookups.get(host)
         if lookup is None:
@@ -176,32 +176,40 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     async def _look_up(self, host: str, request: Request) -> Rules:
         pause = LOOK_FIRST
         while not is_closing(self.crawler):
-            try:
-                found = await self._shared.ask(host)
-            except AWAY:
-                found = Shared("fetch")
-            if found.what == "wait":
+            what, text, valid = await self._ask(host)
+            if what == "wait":
                 await asyncio.sleep(pause)
                 pause = min(1.5 * pause, LOOK_LAST)
                 continue
-            if found.what == "fetch":
-                rules = await self._fetch(host, request)
+            if what == "known":
+                self._count("redisq/robots/shared")
+                rules = Rules(None, time.monotonic() + valid)
+                if text == CLOSED:
+                    rules.closed = 0
+                else:
+                    rules.parser = await self._parse(text, host, request)
             else:
-                rules = await self._read(found, host, request)
-            self._remember(host, rules)
+                rules = await self._fetch(host, request)
+            self._rules[host] = rules
             return rules
         return Rules(None, 0.0)  # which nobody uses: all requests go back
 
-    def _remember(self, host: str, rules: Rules) -> None:
-        self._forget(host)
-        self._rules[host] = rules
-        self._size += max(LEAST, rules.size)
-        while self._size > KEPT and len(self._rules) > 1:
-            self._forget(next(iter(self._rules)))
+    async def _ask(self, host: str) -> tuple[str, bytes, float]:
+        """("known", the text or `CLOSED`, seconds for which it is valid), or ("wait" for another
+        worker, …), or ("fetch", …)."""
+        try:
+            what, text, valid = await self._run(calls.robots_txt, host, host)
+            if what == "known" and text != CLOSED:
+                text = zlib.decompressobj().decompress(text, MAX_TEXT)
+        except (*AWAY, zlib.error):  # what is no text of ours is fetched, and then replaced
+            return "fetch", b"", 0.0
+        return what, text, valid
 
-    def _forget(self, host: str) -> None:
-        if rules := self._rules.pop(host, None):
-            self._size -= max(LEAST, rules.size)
+    async def _run(self, call: Callable[..., Call[T]], of: str, *args: Any, **options: Any) -> T:
+        """Run a script on the shard ``of`` a host or slot. Raises `AWAY`."""
+        run = self._in_use.run_session
+        shard = run.shard_of(of).shard
+        return await run.call(call(run.terms.name, shard, run.joined.run, *args, **options))
 
     @property
     def _in_use(self) -> Worker:
@@ -211,43 +219,21 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def _slot_of(self, request: Request) -> str:
         return slot_name(self._in_use.engine.downloads.slot_of(request))
 
-    async def _read(self, found: Shared, host: str, request: Request) -> Rules:
-        self._count("redisq/robots/shared")
-        until = time.monotonic() + found.valid
-        if found.what == "closed":
-            return Rules(None, until, closed=0)
-        parser, size = await self._parse(found.text, host, request)
-        return Rules(parser, until, size)
-
-    async def _parse(
-        self, text: bytes, host: str, request: Request
-    ) -> tuple[RobotParser | None, int]:
-        """-> the parser, None if it refuses the text, and how much it had to parse."""
-        names = [self._agent or "", self._default_agent]
-        agent = " ".join([*names, (request.headers.get("User-Agent") or b"").decode("latin-1")])
-
-        def parse() -> tuple[RobotParser, int, bool]:
-            lines, too_many = condensed(text, agent)
-            return build_from_crawler(self._parser_class, self.crawler, lines), len(lines), too_many
+    async def _parse(self, text: bytes, host: str, request: Request) -> RobotParser | None:
+        def parse() -> RobotParser:
+            parser: RobotParser = build_from_crawler(self._parser_class, self.crawler, text)
+            return parser
 
         try:
-            if len(text) > QUICK:
-                parser, size, too_many = await asyncio.to_thread(parse)
-            else:
-                parser, size, too_many = parse()
+            parser = parse() if len(text) <= QUICK else await asyncio.to_thread(parse)
         except Exception as error:
             self._failed(error, f"robots.txt of {host} cannot be parsed")
-            return None, 0
-        if too_many:
-            logger.warning(
-                "robots.txt of %s has more rules than are heeded (%d, or %d with wildcards): those "
-                "behind are not",
-                host,
-                MAX_COST,
-                MAX_COST // WILDCARD_COST,
+            return None
+        if signal := getattr(signals, "robots_parsed", None):  # since Scrapy 2.18
+            await self.crawler.signals.send_catch_log_async(
+                signal=signal, robotparser=parser, request=request
             )
-        await robots_parsed(self.crawler, parser, request)
-        return parser, size
+        return parser
 
     def _failed(self, error: Exception, text: str) -> None:
         self._count(f"robotstxt/exception_count/{type(error)}")
@@ -257,24 +243,17 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     async def _fetch(self, host: str, request: Request) -> Rules:
         """Fetch the text, for all if the frontier can be told."""
         self._count("robotstxt/request_count")
-        parser, size, began = None, 0, time.monotonic()
+        parser, began = None, time.monotonic()
         try:
             response = await self._download(request)
         except SlotParked as error:
             # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
             # a worker that has a page of the host when it may be asked again fetches it then.
             if error.slot == self._slot_of(request):
-                # Other workers must hear of the trouble before they may fetch it.
-                await self._in_use.results_told(error.slot)
                 return await self._leave_to_others(host, CLOSED_FOR, closed=0)
             # It leads to another host, or its pages are grouped: then nothing else keeps the page's
             # slot from being asked again and again, and the crawl open.
-            gate = self._in_use.gate
-            if not gate.never_answers(error.slot):
-                # That a person has paused a slot is nobody's fault.
-                return await self._close(host, 0, None if gate.is_paused(error.slot) else began)
-            self._failed(error, f"Error downloading robots.txt of {host}")
-            text, valid = b"", ERROR_VALID
+            return await self._close(host, 0, began)
         except Exception as error:
             if isinstance(error, IgnoreRequest) or is_closing(self.crawler):
                 # By a middleware of this worker, or because it is being closed, when the engine
@@ -287,23 +266,24 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             self._count(f"robotstxt/response_status_count/{response.status}")
             if response.status >= 500:
                 return await self._close(host, response.status, began)
-            text = response.body if 200 <= response.status < 300 else b""
+            text = heeded(response.body) if 200 <= response.status < 300 else b""
             valid = valid_for(response)
-            parser, size = await self._parse(text, host, request)
-        await self._tell(self._shared.keep(host, text, valid))
-        return Rules(parser, time.monotonic() + valid, size, is_news=True)
+            parser = await self._parse(text, host, request)
+        await self._tell(host, zlib.compress(text, 1), valid)
+        return Rules(parser, time.monotonic() + valid, is_news=True)
 
-    async def _close(self, host: str, status: int, began: float | None) -> Rules:
-        await self._tell(self._shared.keep(host, None, CLOSED_FOR))
+    async def _close(self, host: str, status: int, began: float) -> Rules:
+        await self._tell(host, CLOSED, CLOSED_FOR)
         return Rules(None, time.monotonic() + CLOSED_FOR, closed=status, began=began)
 
     async def _leave_to_others(self, host: str, valid: float, closed: int | None = None) -> Rules:
-        await self._tell(self._shared.release(host))
+        await self._tell(host, b"", 0.0)
         return Rules(None, time.monotonic() + valid, closed=closed)
 
-    async def _tell(self, telling: Awaitable[None]) -> None:
+    async def _tell(self, host: str, text: bytes, valid: float) -> None:
+        """Have the frontier keep this for ``valid`` seconds; 0: another worker may fetch it."""
         try:
-            await telling
+            await self._run(calls.robots_txt, host, host, text=text, ttl=valid)
         except AWAY as error:
             self._count("redisq/robots/alone")
             logger.debug("A robots.txt is not shared: %s", type(error).__name__)
@@ -312,15 +292,16 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         url = urlparse_cached(request)
         # The frontier keeps it; a cache would keep a 503 for ever, too.
         meta = {"dont_obey_robotstxt": True, "dont_cache": True, WAITS_NOT_KEY: True}
-        return await download(
-            self.crawler,
+        engine: Any = self.crawler.engine
+        response: Response = await engine.download_async(
             Request(
                 f"{url.scheme}://{url.netloc}/robots.txt",
                 priority=self.DOWNLOAD_PRIORITY,
                 meta={**meta, "download_timeout": self._timeout},
                 callback=NO_CALLBACK,
-            ),
+            )
         )
+        return response
 
     # Delays
 
@@ -330,25 +311,21 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             return
         slot = self._slot_of(request)
         async with rules.telling:
-            if self._told_at(rules, slot) <= time.monotonic() - TELL_AGAIN:
+            if rules.told.get(slot, -math.inf) <= time.monotonic() - TELL_AGAIN:
                 await self._tell_delay(request, rules, slot)
         # It may have been handed out before the slot had a delay.
         self._in_use.gate.handed_out(request, slot)
 
-    def _told_at(self, rules: Rules, slot: str) -> float:
-        told = rules.told.get(slot, -math.inf)
-        # What was told before, the server may have lost with the end of its log.
-        return told if told > self._in_use.forgotten_at else -math.inf
-
     async def _tell_delay(self, request: Request, rules: Rules, slot: str) -> None:
         assert rules.parser is not None
-        asked = slowest(asked_delays(rules.parser, self._agent or self._default_agent))
+        asked = asked_delay(rules.parser, self._agent or self._default_agent)
         delay = min(self._in_use.settings.crawl_delay_max, asked)
-        is_first = delay > 0 and self._told_at(rules, slot) == -math.inf
+        is_first = delay > 0 and slot not in rules.told
         changed = False
         while delay or rules.is_news:
             try:
-                changed = await self._shared.set_delay(host_of(request), slot, delay)
+                host = host_of(request)
+                changed = await self._run(calls.crawl_delay, slot, host, slot, delay)
                 break
             except FrontierCorrupt as error:
                 logger.warning("The delay that a robots.txt asks for is not kept: %s", error)
@@ -359,7 +336,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 # As with all limited slots: nothing begins that the frontier has not agreed to.
                 self._check(request)
                 await asyncio.sleep(AGAIN)
-        if delay and slot not in rules.told:
+        if is_first:
             self._count("redisq/robots/crawl_delay")
         rules.told[slot] = time.monotonic() if delay else math.inf
         if changed or is_first:
@@ -371,11 +348,30 @@ def host_of(request: Request) -> str:
     return urlparse_cached(request).netloc.rpartition("@")[2].lower()
 
 
-def slowest(delays: Iterable[float | None]) -> float:
-    """The longest of several delays in seconds, without those that make no sense; else 0."""
-    return max(
-        (delay for delay in delays if delay is not None and 0 < delay < math.inf), default=0.0
-    )
+def heeded(text: bytes) -> bytes:
+    """The lines of a robots.txt that are heeded. Half a rule may forbid more than the whole one."""
+    return text if len(text) <= MAX_TEXT else text[: max(0, text.rfind(b"\n", 0, MAX_TEXT))]
+
+
+def asked_delay(parser: RobotParser, agent: str) -> float:
+    """Seconds between requests that a robots.txt asks ``agent`` for: the longer of Crawl-delay and
+    Request-rate; 0 where it does not, or the parser cannot tell."""
+    rules: Any = getattr(parser, "rp", None)  # of all of Scrapy's own
+    asked = [0.0]
+    for source, method in (
+        (parser, "crawl_delay"),  # since Scrapy 2.18
+        (rules, "crawl_delay"),
+        (rules, "get_crawl_delay"),
+        (rules, "request_rate"),
+    ):
+        try:
+            delay: Any = getattr(source, method)(agent)
+            seconds = delay.seconds / delay.requests if method == "request_rate" else float(delay)
+        except (AttributeError, TypeError, ValueError, ArithmeticError):
+            continue
+        if 0 < seconds < math.inf:
+            asked.append(seconds)
+    return max(asked)
 
 
 def valid_for(response: Response) -> float:

@@ -19,7 +19,7 @@ from scrapy.http import Request
 from scrapy_redisq._scrapy.crawl import cannot_start
 from scrapy_redisq._scrapy.output import current_item, watch_output
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
-from scrapy_redisq.participation import is_tool
+from scrapy_redisq.participation import tool_command
 from scrapy_redisq.pipelines.rows import Row, key_by_content, key_by_place
 from scrapy_redisq.pipelines.thread import Calls
 from scrapy_redisq.pipelines.waiting import Endings, ItemRefused, ItemReturned
@@ -159,7 +159,7 @@ class _Batches:
         self._worker = Scheduler.of(self._crawler)
         self._endings = Endings(self._crawler, self._worker)
         # `scrapy shell` and the like have no items, `scrapy parse --pipelines` has.
-        if not is_tool():
+        if not tool_command():
             await self._opened()
 
     async def _opened(self) -> Writer:
@@ -182,7 +182,7 @@ class _Batches:
                 name = type(pipeline).__name__
                 raise SinkUnavailable(f"no answer to {name}.open() before the end") from None
         except RedisqError as error:
-            if is_tool():  # the crawl has begun
+            if tool_command():  # the crawl has begun
                 logger.error("Items cannot be written: %s", error)
             else:
                 cannot_start(self._crawler, error, logger)

@@ -33,10 +33,9 @@ def without_delay(request: Request) -> Request:
     return request.replace(meta={k: v for k, v in request.meta.items() if k != DELAY_KEY})
 
 
-def retry_times(meta: Mapping[str, Any], key: str = "retry_times") -> int:
-    """How often a request was retried, as Scrapy's get_retry_request() counts in its meta; or
-    redirected, by ``key``."""
-    times = meta.get(key, 0)
+def retry_times(meta: Mapping[str, Any]) -> int:
+    """How often a request was retried, as Scrapy's get_retry_request() counts in its meta."""
+    times = meta.get("retry_times", 0)
     return times if isinstance(times, int) else 0
 
 

@@ -40,11 +40,7 @@ class BackPressure:
     spider is being closed, so that nothing waits any more."""
 
     def __init__(
-        self,
-        limit: GrowthLimit,
-        *,
-        unfinished: Callable[[], int],
-        closing: Callable[[], bool],
+        self, limit: GrowthLimit, *, unfinished: Callable[[], int], closing: Callable[[], bool]
     ) -> None:
         self.limit = limit
         self.holds_back = False

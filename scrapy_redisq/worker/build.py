@@ -1,8 +1,4 @@
-"""What a worker needs to start: every part of it, made and put together here.
-
-Nothing else in the package makes a `Worker`, and no part looks for another: each is given what it
-needs when it is made.
-"""
+"""What a worker needs to start, made and put together."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.scrapy_redis import kept_lines
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.connect import WorkerConnection
-from scrapy_redisq.worker.release import digest_of, release_of
+from scrapy_redisq.worker.origin import digest_of, release_of
 from scrapy_redisq.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -98,8 +94,8 @@ def _watch(worker: Worker) -> None:
     if throttle or settings.fleet_limits:
         at_least = math.ceil(throttle.target) if throttle else 1
         engine.downloads.lift_limits(gate.allowed_at_once, at_least=at_least)
-    engine.downloads.gate_by(gate)
-    engine.downloads.follow(in_progress.has_given_out, gate.fetched)
+    engine.downloads.gate_by(gate.begin)
+    engine.downloads.follow(in_progress.asking, gate.fetched)
 
     def arrived(request: Request, response: Response) -> None:
         in_progress.arrived(request, response)
@@ -109,7 +105,6 @@ def _watch(worker: Worker) -> None:
         failed=in_progress.download_failed,
         arrived=arrived,
         raised=in_progress.raised,
-        item_failed=in_progress.item_failed,
     )
     engine.watch_retries(in_progress.gave_up)
     connect = worker.crawler.signals.connect

@@ -53,10 +53,9 @@ class WorkerConnection:
     ) -> RunSession:
         """Join the run of the frontier ``name``; -> the place in it.
 
-        ``config`` is of any server yet; ``started``: when the crawl was, by time.monotonic();
-        ``release`` and the settings' ``digest`` are for people. Raises `RedisqError`; `RunOver` if
-        there is nothing to do. Then, and if anything else keeps the worker from working, `abandon`
-        is to be called.
+        ``started``: when the crawl was, by time.monotonic(); ``release`` and the settings'
+        ``digest`` are for people. Raises `RedisqError`; `RunOver` if there is nothing to do. Then,
+        and if anything else keeps the worker from working, `abandon` is to be called.
         """
         settings = self._settings
         # Starting an embedded server takes a moment, which is not the event loop's.
@@ -126,11 +125,8 @@ class WorkerConnection:
         )
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT,
-        and for as long as workers may come back or Redis is full.
-
-        Raises `ServerUnreachable` at the end of that time.
-        """
+        """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT
+        (then `ServerUnreachable`), and for as long as workers may come back or Redis is full."""
         deadline = time.monotonic() + self._settings.connect_timeout
         told, warn_at = False, 0.0
         while True:

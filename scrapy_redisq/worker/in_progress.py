@@ -1,8 +1,5 @@
-"""What becomes of the requests in progress: done, unless something went wrong with them.
-
-Scrapy tells neither: that a request has been dealt with is seen from the engine, and how it ended
-is pieced together from signals and from what `scrapy_redisq._scrapy` watches.
-"""
+"""What becomes of the requests in progress: done, unless something went wrong with them. Scrapy
+tells neither, so it is pieced together from signals and from what `_scrapy` watches."""
 
 from __future__ import annotations
 
@@ -11,21 +8,15 @@ from collections.abc import Callable, Sequence
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Request, Response
-from scrapy.utils.log import failure_to_exc_info
 from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.output import current_item
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in
-from scrapy_redisq.serialization.meta import retry_times
 from scrapy_redisq.worker.page import KeptPage, Page, Problem
 
 logger = logging.getLogger(__name__)
-
-SLOT_KEY = "download_slot"
-"""In a request's meta: its download slot, by the spider, or by Scrapy when it is downloaded."""
-
 
 MOST_TRIES = 30
 """How often a request that stays in its process is tried again because of its slot."""
@@ -35,10 +26,8 @@ PAUSED_DELAY = 10_000
 
 
 class Interrupted(IgnoreRequest):
-    """Raised in the place of a download on the side that may not begin any more.
-
-    The spider is being closed, and the page that waits for the download goes back.
-    """
+    """Raised in the place of a download on the side, as the spider is being closed: the page that
+    waits for it goes back."""
 
 
 class InProgress:
@@ -78,10 +67,6 @@ class InProgress:
             if request not in working_on and not page.waits_for
         ]
         return [self._kept.pop(request) for request in ended]
-
-    def has_given_out(self, request: Request) -> bool:
-        """Whether the engine works on ``request`` because this worker gave it out."""
-        return self.asking(request) is not None
 
     def asking(self, request: Request) -> Page | None:
         """The page of a request in progress, be it one that stays here."""
@@ -125,33 +110,15 @@ class InProgress:
             page.identity = identity_in(page.lease.entry) or self._fingerprint(page.request)
         return page.identity
 
-    def of_slot(self, slot: str) -> bool:
-        """Whether a request of ``slot`` is in progress."""
-        return any(page.lease.slot == slot for page in self._pages.values())
-
-    def number_of(self, of: Callable[[str], bool]) -> int:
-        """How many requests in progress are of slots that ``of`` is true of."""
-        return sum(of(page.lease.slot) for page in self._pages.values())
+    def slots(self) -> list[str]:
+        """The slot of each page."""
+        return [page.lease.slot for page in self._pages.values()]
 
     def to_begin(self, slot: str) -> bool:
         """Whether a download of ``slot`` has yet to begin: it may wait in Scrapy for others'."""
         return any(
             page.lease.slot == slot and not page.download.began for page in self._pages.values()
         )
-
-    def back_offs(self, request: Request | None) -> int:
-        """How often a request in progress has been sent back because its slot was in trouble."""
-        page = self._pages.get(request) if request is not None else None
-        return page.tries if page is not None else 0
-
-    def blame(self, request: Request, *, most: int) -> None:
-        """It is its own fault that a request failed: what it was sent back for counts as retries,
-        once, and it will not be sent back again."""
-        page = self._pages.get(request)
-        if page is not None and page.tries < most:
-            if page.tries:
-                request.meta["retry_times"] = retry_times(request.meta) + page.tries
-            page.tries = most
 
     def send_back(
         self,
@@ -163,12 +130,11 @@ class InProgress:
         others_first: bool = False,
     ) -> bool:
         """Scrapy will be done with the request without the spider: other workers, or this one
-        later, may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
-        ``paused``: a person has paused its slot, for as long as that person likes.
-        ``others_first``: from the second failure of its slot on others are tried before it, as
-        before one that is ``counted``.
+        later, may try it. -> False if it may not be sent back.
 
-        -> False if it may not be sent back.
+        ``counted``: it has been tried, and may be sent back ``most`` times so. ``paused``: a person
+        has paused its slot, for as long as that person likes. ``others_first``: from the second
+        failure of its slot on others are tried before it, as before one that is ``counted``.
         """
         page = self.asking(request)
         if page is None or (counted and page.tries >= most):
@@ -176,8 +142,7 @@ class InProgress:
         if isinstance(page, KeptPage) and paused:
             page.back = Finish("", "released", delay=PAUSED_DELAY)
         elif isinstance(page, KeptPage) and page.tries >= MOST_TRIES:
-            problem = Problem("download", "its slot was in trouble for too long")
-            self.mark_failed(request, problem)
+            self.mark_failed(request, Problem("download", "its slot was in trouble for too long"))
             return False
         elif counted or isinstance(page, KeptPage):
             page.give_back_tried()
@@ -193,18 +158,14 @@ class InProgress:
         return page is not None and page.given_back
 
     def mark_failed(self, request: Request | None, problem: Problem) -> None:
-        """Its page will be a dead letter; the first reason counts.
-
-        But an errback that raises says more than the failure that it was called with.
-        """
+        """Its page will be a dead letter. The first reason counts, unless that is provisional."""
         self.errors += 1
         page = self.asking(request) if request is not None else None
         if page is not None and (page.problem is None or page.problem.provisional):
             page.problem = problem
 
     def retries_exhausted(self, request: Request, status: int) -> None:
-        """There will be no further retry. What becomes of it is not known yet: the response may
-        be replaced by another middleware, or be one that the spider handles."""
+        """There will be no further retry. The spider may yet handle the response."""
         if page := self.asking(request):
             page.download.exhausted = status
 
@@ -219,12 +180,10 @@ class InProgress:
         page = self.asking(request)
         if page is None:
             return
-        page.download.status = response.status
-        if page.download.exhausted == response.status:
-            text = f"status {response.status} from {response.url:.500}"
-            self.mark_failed(
-                request, Problem("retries", text, status=response.status, provisional=True)
-            )
+        page.download.status = status = response.status
+        if page.download.exhausted == status:
+            text = f"status {status} from {response.url:.500}"
+            self.mark_failed(request, Problem("retries", text, status=status, provisional=True))
 
     def download_failed(self, request: Request, failure: Failure | None) -> None:
         """The download failed for good; with None: the spider deals with it."""
@@ -300,10 +259,7 @@ class InProgress:
 
     def give_back_later(self, request: Request | None, delays: Sequence[float]) -> bool:
         """An item of the page can perhaps be written later: it is to be fetched again, after the
-        seconds that ``delays`` has for each time.
-
-        -> False if it has gone back so often, or is not known.
-        """
+        seconds that ``delays`` has for each time. -> False if it has gone back so often."""
         page = self._find(request)
         if page is None or page.tries >= len(delays):
             return False
@@ -313,10 +269,8 @@ class InProgress:
     # Handlers of Scrapy's signals of these names
 
     def response_downloaded(self, request: Request, response: Response) -> None:
-        """Warn, once, of what may be a login: the worker that is given it alone is logged in.
-
-        A redirect is seen, too. A login on the side is each worker's own, as it should be.
-        """
+        """Warn, once, of what may be a login: the worker that is given it alone is logged in. A
+        login on the side is each worker's own, as it should be."""
         if (
             request.method == "POST"
             and b"Set-Cookie" in response.headers
@@ -348,15 +302,6 @@ class InProgress:
         status = response.status if isinstance(response, Response) else 0
         self.mark_failed(request, Problem.of("item_error", failure, status))
 
-    def item_failed(self, request: Request | None, failure: Failure) -> None:
-        """Scrapy was not done with an item, and tells nobody: see ``Engine.watch_pages``."""
-        logger.error(
-            "An item of %s was not processed to its end",
-            request or "start()",
-            exc_info=failure_to_exc_info(failure),
-        )
-        self.mark_failed(request, Problem.of("item_error", failure))
-
     def _item_of(self, response: Response | Failure | None) -> Request | None:
         """The page that an item comes from. A downloader middleware may have given a response to
         another request, or the same one for several pages."""
@@ -368,10 +313,6 @@ class InProgress:
 
 def _is_interruption(error: BaseException | None) -> bool:
     """Whether an exception, or one that it came of, is `Interrupted`."""
-    seen: list[BaseException] = []
-    while error is not None and not any(error is one for one in seen):
-        if isinstance(error, Interrupted):
-            return True
-        seen.append(error)
-        error = error.__context__ if error.__cause__ is None else error.__cause__
-    return False
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__cause__ or error.__context__
+    return error is not None

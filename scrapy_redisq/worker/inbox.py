@@ -6,10 +6,17 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from scrapy.crawler import Crawler
 
 from scrapy_redisq.frontier.operations import Lease
+from scrapy_redisq.settings.scrapys_limits import downloads_at_once
+from scrapy_redisq.settings.settings import RedisqSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 S = TypeVar("S")
 
@@ -47,13 +54,19 @@ class Inbox(Generic[S]):
         self._stuck: dict[str, float] = {}
         """Slots of which nothing can be started, and since when."""
 
+    @classmethod
+    def of(cls, crawler: Crawler, settings: RedisqSettings) -> Self:
+        """For twice the requests that Scrapy downloads at a time, or REDISQ_MAX_LEASES."""
+        concurrency = downloads_at_once(crawler.settings)
+        per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
+        lifted = settings.fleet_limits or settings.autothrottle
+        if crawler.settings.getfloat("DOWNLOAD_DELAY") > 0 and not lifted:
+            per_slot = 1
+        most = settings.max_leases or 2 * concurrency
+        return cls(min(per_slot, concurrency), most, by_slot=settings.scheduling != "priority")
+
     def __len__(self) -> int:
         return self._size
-
-    def __iter__(self) -> Iterator[tuple[Lease, S]]:
-        for waiting in self._slots.values():
-            for _, _, lease, source in waiting:
-                yield lease, source
 
     def add(self, lease: Lease, source: S) -> None:
         waiting = self._slots.setdefault(lease.slot, [])
@@ -61,19 +74,15 @@ class Inbox(Generic[S]):
         self._size += 1
 
     def pop(self, downloading: Callable[[str], int | None]) -> tuple[Lease, S] | None:
-        """The next lease to start, or None.
-
-        ``downloading(slot)`` is how many requests of the slot are being downloaded, or None if it
-        takes no more now. What Scrapy's downloader is given beyond that only waits there, and
-        counts against the other slots.
-        """
+        """The next lease to start, or None. ``downloading(slot)`` is how many requests of the slot
+        are being downloaded, or None if it takes no more now."""
         slot: str | None
-        if not self._by_slot:
-            slot = next(iter(self._slots), None)
-        else:
+        if self._by_slot:
             counts = [(downloading(name), name) for name in self._slots]
             free = [(count, name) for count, name in counts if count is not None]
             slot = min(free, key=lambda pair: pair[0])[1] if free else None
+        else:
+            slot = next(iter(self._slots), None)
         if slot is None:
             return None
         waiting = self._slots.pop(slot)
@@ -105,11 +114,10 @@ class Inbox(Generic[S]):
     def remove_stuck(
         self, can_start: Callable[[str], bool], *, full: bool
     ) -> list[tuple[Lease, S]]:
-        """Remove and return what has waited for `PATIENCE` while nothing of its slot was started
-        or could be. Nothing more of the slot is worth holding until that has changed.
+        """To be called often: remove and return what has waited for `PATIENCE` while nothing of its
+        slot was started or could be. Nothing more of it is worth holding until that has changed.
 
-        ``can_start(slot)``: at once, or as soon as its limits allow; ``full``: nothing of any slot
-        can. To be called often.
+        ``can_start(slot)``: at once, or as soon as its limits allow; ``full``: nothing can.
         """
         now = time.monotonic()
         for slot in {*self._slots, *self._stuck}:
@@ -139,9 +147,7 @@ class Inbox(Generic[S]):
 
     def limit(self, slot: str, stock: int | None = None) -> int:
         """How many leases of a slot are worth holding: what it will need soon, by its pace.
-
-        ``stock``: as many as its limits let begin soon, if it has limits.
-        """
+        ``stock``: as many as its limits let begin soon, if it has limits."""
         now = time.monotonic()
         if self._is_stuck(slot, now):
             return 0
@@ -189,18 +195,13 @@ class Inbox(Generic[S]):
         return room
 
     def is_low(self, capacity: int, downloading: Callable[[str], int | None]) -> bool:
-        """Half or less of what is worth holding is left; ``capacity`` bounds the whole.
-
-        ``downloading`` as for `pop`. What cannot be started now is of no use to other slots.
-        """
+        """Half or less of what is worth holding is left; ``capacity`` bounds the whole. What cannot
+        be started now (see `pop`) is of no use to other slots."""
         if max(len(self._slots), len(self._taken), len(self._pace)) <= 1:
-            limits = [self.limit(slot) for slot in self._slots]
-            return 2 * self._size <= min([capacity, *limits])
+            return 2 * self._size <= min([capacity, *map(self.limit, self._slots)])
         held_up = self.held_up(downloading)
         return 2 * (self._size - held_up) <= capacity - held_up
 
     def held_up(self, downloading: Callable[[str], int | None]) -> int:
         """How many leases cannot be started now; ``downloading`` as for `pop`."""
-        return sum(
-            len(waiting) for slot, waiting in self._slots.items() if downloading(slot) is None
-        )
+        return sum(len(these) for slot, these in self._slots.items() if downloading(slot) is None)

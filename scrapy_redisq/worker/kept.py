@@ -23,6 +23,7 @@ from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.serialization.identity import of_refused
 from scrapy_redisq.worker.in_progress import InProgress
+from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Download, KeptPage, Output, Page
 
 TRY_AGAIN = 2.0
@@ -30,7 +31,8 @@ TRY_AGAIN = 2.0
 
 
 class KeptRequests:
-    """They go by priority, then first in, first out, as in Scrapy's memory queue."""
+    """They go as in Scrapy's memory queue: the slot with the fewest downloads first, of a slot by
+    priority, then first in, first out."""
 
     def __init__(
         self, engine: Engine, run_session: RunSession, in_progress: InProgress, stats: Any
@@ -40,8 +42,8 @@ class KeptRequests:
         self._in_progress = in_progress
         self._stats = stats
         self._waiting: dict[Request, KeptPage] = {}
-        self._ready: dict[str, list[tuple[int, int, Request]]] = {}
-        """By slot; what is not in ``_waiting`` any more was dropped."""
+        self._ready: Inbox[Request] = Inbox(1, 1, by_slot=True)
+        """What is not in ``_waiting`` any more was dropped."""
         self._delayed: list[tuple[float, int, Request]] = []
         self._arrivals = itertools.count()
         self._number = self._own = 0
@@ -93,47 +95,32 @@ class KeptRequests:
 
     def _push(self, page: KeptPage, delay: float) -> None:
         self._waiting[page.request] = page
-        number = next(self._arrivals)
         if delay > 0:
-            heapq.heappush(self._delayed, (time.monotonic() + delay, number, page.request))
+            due = time.monotonic() + delay
+            heapq.heappush(self._delayed, (due, next(self._arrivals), page.request))
             asyncio.get_running_loop().call_later(delay, self._engine.wake)
         else:
-            self._line_up(page, number)
+            self._ready.add(page.lease, page.request)
             self._engine.wake()
-
-    def _line_up(self, page: KeptPage, number: int) -> None:
-        line = self._ready.setdefault(page.lease.slot, [])
-        heapq.heappush(line, (-page.lease.priority, number, page.request))
 
     def next(
         self, downloading: Callable[[str], int | None], others: Callable[[str], int | None]
     ) -> KeptPage | None:
-        """The page of the next request, which is to be started.
-
-        ``downloading(slot)``: None if the slot takes no more now; ``others(slot)``: the priority of
-        what else waits of it, which goes first if that is higher.
-        """
+        """The page of the next request, which is to be started. ``downloading(slot)``: None if the
+        slot takes no more now; ``others(slot)``: the priority of what else waits of it."""
         while self._delayed and self._delayed[0][0] <= time.monotonic():
-            _, number, request = heapq.heappop(self._delayed)
+            _, _, request = heapq.heappop(self._delayed)
             if (page := self._waiting.get(request)) is not None:
-                self._line_up(page, number)
-        best: str | None = None
-        for slot in list(self._ready):
-            line = self._ready[slot]
-            while line and line[0][2] not in self._waiting:
-                heapq.heappop(line)
-            if not line:
-                del self._ready[slot]
-                continue
-            other = others(slot)
-            if downloading(slot) is None or (other is not None and other > -line[0][0]):
-                continue
-            if best is None or line[0] < self._ready[best][0]:
-                best = slot
-        if best is None:
-            return None
-        _, _, request = heapq.heappop(self._ready[best])
-        return self._waiting.pop(request)
+                self._ready.add(page.lease, request)
+
+        def goes_first(slot: str) -> int | None:
+            other, own = others(slot), self._ready.highest(slot)
+            return None if other is not None and other > (own or 0) else downloading(slot)
+
+        while (popped := self._ready.pop(goes_first)) is not None:
+            if (page := self._waiting.pop(popped[1], None)) is not None:
+                return page
+        return None
 
     # Ends
 
@@ -188,8 +175,7 @@ class KeptRequests:
             self._run_session.enqueue(problem.letter(page.lease.slot, of_refused(request)))
 
     def page_ended(self, page: Page, *, done: bool) -> None:
-        """A page of the frontier is over. What it held is known on if it is ``done``; else whoever
-        fetches it again asks for that again."""
+        """A page of the frontier is over. Only if it is ``done`` what it held is known on."""
         fingerprints = self._known_by.pop(page, ())
         if not done:
             self._known.difference_update(fingerprints)

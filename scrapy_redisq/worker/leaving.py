@@ -22,9 +22,7 @@ logger = logging.getLogger(__name__)
 
 async def leave(worker: Worker, reason: str) -> None:
     """Send what is buffered, give back what was not started, leave the run, close connections.
-
-    ``reason``: why the spider is closed.
-    """
+    ``reason``: why the spider is closed."""
     stats = worker.stats
     try:
         await asyncio.wait_for(_leave(worker, reason), worker.settings.close_timeout)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 from dataclasses import dataclass
 from hashlib import sha1
-from typing import Any, NamedTuple
+from typing import Any
 
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
@@ -38,25 +37,23 @@ from scrapy_redisq.serialization.meta import (
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
+from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.page import KeptPage, Output, Page, Problem
-from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
+from scrapy_redisq.worker.politeness.pauses import retry_pause
 
 logger = logging.getLogger(__name__)
 
 MOST_EXPLAINED = 20
 """Reasons why requests stay in this process that are logged: keys of meta may be without end."""
 
-_FOLLOWED = ("redirect_times", "retry_times")
-"""In meta: what Scrapy's middlewares count up in a request that they make of another."""
-
 
 @dataclass
 class _Asked:
     """What is taken in: a request as it was ``given``, and as it is stored.
 
-    ``page`` asks for it; ``own`` is its fingerprint, ``delay`` in seconds.
+    ``page`` asks for it; ``own`` is its fingerprint, ``delay`` in seconds. By the rest the frontier
+    knows it, see `Enqueue`; ``identity`` is None where that is the fingerprint.
     """
 
     given: Request
@@ -67,6 +64,10 @@ class _Asked:
     own: bytes
     filtered: bool
     of_start: bool
+    identity: bytes | None = None
+    fingerprint: bytes | str | None = None
+    also: bytes | str | None = None
+    asked: int = 0
 
     @property
     def holder(self) -> Page | None:
@@ -75,22 +76,11 @@ class _Asked:
         return self.page.holder if isinstance(self.page, KeptPage) else self.page
 
 
-class _KnownBy(NamedTuple):
-    """See `Enqueue`. ``identity`` is None where that is the fingerprint."""
-
-    identity: bytes | None = None
-    fingerprint: bytes | str | None = None
-    also: bytes | str | None = None
-    asked: int = 0
-
-
 class Outbox:
-    """Takes requests in while a spider is open.
+    """Takes requests in while a spider is open."""
 
-    ``retry_pauses``: how long retries wait that a callback asks for, or None if they do not.
-    """
-
-    retry_pauses: RetryPauses | None = None
+    pauses_retries = False
+    """Retries that a callback asks for wait: `RedisqRetryMiddleware` is there."""
 
     def __init__(
         self,
@@ -157,8 +147,6 @@ class Outbox:
             return self.duplicate(given)
         page = self._asking_page()
         request, delay = self._delay(given, page)
-        request = _ungrouped(request, page)
-        self._check_body(request)
         filtered = not request.dont_filter
         if self._foreign_filter is not None:
             # It is told of start requests, but cannot refuse them: the frontier does that.
@@ -179,23 +167,18 @@ class Outbox:
     def _delay(self, request: Request, page: Page | None) -> tuple[Request, float]:
         """The request as it is kept, and the seconds that it waits."""
         if DELAY_KEY in request.meta:
-            delay = 0.0
+            delay, more = 0.0, "(more are only counted, in the stat redisq/bad_delay)"
             try:
                 delay = delay_of(request.meta)
             except ValueError as error:
                 self._stats.inc_value("redisq/bad_delay")
                 if not self._warned_delay:
-                    self._warned_delay = True
-                    logger.error(
-                        "%s is not delayed: %s (more are only counted, in the stat "
-                        "redisq/bad_delay)",
-                        request,
-                        error,
-                    )
+                    logger.error("%s is not delayed: %s %s", request, error, more)
+                self._warned_delay = True
             return without_delay(request), delay
         # get_retry_request() in a callback: other requests count no more than their page.
-        if self.retry_pauses and page is not None and _is_tried_again(request, page):
-            return request, self.retry_pauses.before(retry_times(request.meta))
+        if self.pauses_retries and page is not None and _is_tried_again(request, page):
+            return request, retry_pause(self._settings.retry_delays, retry_times(request.meta))
         return request, 0.0
 
     def _telling_url(self, request: Request) -> str:
@@ -215,13 +198,6 @@ class Outbox:
         if url := self._telling_url(request):
             self._seen_cache.add(url)
 
-    def _check_body(self, request: Request) -> None:
-        """Raise `EntryTooLarge` before there is a fingerprint: for one of Scrapy's own a body is
-        copied six times over."""
-        if len(request.body) > self._settings.max_entry_bytes:
-            with contextlib.suppress(Unserializable):  # it stays in this process
-                self._serializer.dumps(request)
-
     def _note_shared(self, one: _Asked) -> None:
         output = one.page.output if one.page is not None else self._start
         place = output.shared.find(one.request)
@@ -237,50 +213,51 @@ class Outbox:
             place,
         )
 
-    def _known_by(self, one: _Asked) -> _KnownBy:
-        """What the request is known by: if it is filtered its fingerprint, else its identity."""
+    def _identify(self, one: _Asked) -> None:
+        """Find what it is known by: its fingerprint if it is filtered, else its identity."""
         encode, own = self._run_session.seen.encode, one.own
         if one.filtered:
+            one.fingerprint = encode(own)
             if one.of_start and self._settings.keep_seen:
                 # Start requests are fetched once in each run, whatever earlier runs have seen.
                 of_run = sha1(self._run_session.joined.run.encode() + own).digest()
-                return _KnownBy(fingerprint=encode(of_run), also=encode(own))
-            return _KnownBy(fingerprint=encode(own))
-        if one.of_start:
+                one.fingerprint, one.also = encode(of_run), one.fingerprint
+        elif one.of_start:
             alone = b"" if self._settings.same_start else self._own_start
-            identity = identity_of_start(own, one.request, self._start.repeats, own=alone)
+            one.asked = calls.STARTS
+            one.identity = identity_of_start(own, one.request, self._start.repeats, own=alone)
             # Links to it are duplicates; with a foreign filter it is that which knows. One with
             # marks is another request than the plain one, which may still be asked for.
-            plain = identity == own and self._foreign_filter is None
-            return _KnownBy(identity, also=encode(own) if plain else None, asked=calls.STARTS)
-        if one.page is None:
-            return _KnownBy(of_nowhere(own, one.request), asked=calls.RECENT)
-        parent = self._in_progress.identity_of_page(one.page)
-        retries, repeats = retry_times(one.page.request.meta), one.page.output.repeats
-        identity = of_child(parent, own, one.request, repeats, retries=retries)
-        return _KnownBy(identity, asked=calls.RECENT)
+            if one.identity == own and self._foreign_filter is None:
+                one.also = encode(own)
+        elif one.page is None:
+            one.asked, one.identity = calls.RECENT, of_nowhere(own, one.request)
+        else:
+            parent = self._in_progress.identity_of_page(one.page)
+            retries, repeats = retry_times(one.page.request.meta), one.page.output.repeats
+            one.asked = calls.RECENT
+            one.identity = of_child(parent, own, one.request, repeats, retries=retries)
 
     def _send(self, one: _Asked, url: str) -> bool:
         """Have it sent to Redis, or keep it here. ``url``: what it may be known by from now on."""
-        holder, known_by = one.holder, self._known_by(one)
-        identity = known_by.identity
+        self._identify(one)
+        holder, identity = one.holder, one.identity
         try:
             entry = self._serializer.dumps(one.request, None if identity == one.own else identity)
         except Unserializable as error:
             return self._keep(one, error, identity)
         is_held = holder is not None and holder.is_held
-        # A dupefilter that is not of this package has been told of what it lets through: it would
-        # not let it through again for another fetch of the page.
+        # A foreign dupefilter would not let it through again for another fetch of the page.
         stands = is_held and (one.filtered or one.given.dont_filter)
         enqueue = Enqueue(
             one.slot,
             int(one.request.priority),  # True and members of an enum are numbers
             entry,
-            known_by.fingerprint,
+            one.fingerprint,
             delay=milliseconds(one.delay),
-            also=known_by.also,
+            also=one.also,
             identity=identity,
-            asked=known_by.asked,
+            asked=one.asked,
             page=holder.lease.id if holder is not None and stands else None,
             tag=one.given,
             link=self._run_session.link_to(one.slot, holder.session)
@@ -290,9 +267,8 @@ class Outbox:
         self._run_session.enqueue(enqueue)
         if holder is not None and enqueue.link is not None:
             holder.output.keep_link(enqueue)
-        # A page that links to it again may end before it is sent, so another one has to stand for
-        # it. A void one does not: the worker that has it by now asks for it, too. What no page
-        # stands for is known when it is `acknowledged`.
+        # A page that links to it again may end before it is sent, so this one has to stand for it.
+        # A void one does not. What no page stands for is known when it is `acknowledged`.
         if url and is_held:
             self._seen_cache.add(url)
         return True
@@ -332,8 +308,8 @@ class Outbox:
         return slot_name(self._engine.downloads.slot_of(request))
 
     def _asking_page(self) -> Page | None:
-        """The page that asks for what is being taken in. What runs in its context after its end
-        (a handler of ``spider_idle``, a task in the background) is none of its output."""
+        """The page that asks for what is being taken in. What runs in its context after its end is
+        none of its output."""
         asking = current_page.get()
         if asking is None or asking not in self._engine.in_progress:
             return None
@@ -347,16 +323,13 @@ class Outbox:
     def _keep(self, one: _Asked, error: Unserializable, identity: bytes | None) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does."""
         request, asking, holder = one.request, one.page, one.holder
-        if (
-            request in self._kept
-            or request in self._engine.in_progress
-            or self._in_progress.has(request)
-        ):
+        known = request in self._kept or request in self._engine.in_progress
+        if known or self._in_progress.has(request):
             request = request.copy()  # each has a page of its own, which is known by the object
         if asking is None:
             asked_again = one.of_start and (one.filtered or self._settings.same_start)
         else:
-            # A dupefilter not of this package may not let it through for another fetch of the page.
+            # A foreign dupefilter may not let it through for another fetch of the page.
             let_through = self._foreign_filter is None or request.dont_filter
             asked_again = asking.asked_again and let_through
         if asked_again and holder is not None and (holder.is_void or holder.given_back):
@@ -365,7 +338,6 @@ class Outbox:
             request,
             Lease("", one.slot, int(request.priority), 0, b""),
             self._run_session.shard_of(one.slot),
-            grouped=SLOT_KEY in request.meta,
             identity=identity or one.own,
             holder=holder,
             asked_again=asked_again,
@@ -398,8 +370,8 @@ class Outbox:
         self._seen_cache.clear()
 
     def _refuse(self, request: Request, reason: DeadReason, error: Exception) -> None:
-        """A request that cannot be kept at all: its page is not done, it is dead; and where no page
-        stands for it, it is a dead letter itself."""
+        """A request that cannot be kept at all makes its page a dead letter. Where no page stands
+        for it, it is a dead letter itself."""
         self._stats.inc_value(f"redisq/refused/{reason}")
         text = message_of(error)
         logger.warning("Refused %.200s: %s", request, text)
@@ -420,17 +392,6 @@ class Outbox:
             self._dupefilter.count_filtered()
 
 
-def _is_tried_again(request: Request, page: Page, key: str = "retry_times") -> bool:
-    """Whether ``request`` counts one more than its page in ``key`` of meta."""
-    return retry_times(request.meta, key) > retry_times(page.request.meta, key)
-
-
-def _ungrouped(request: Request, page: Page | None) -> Request:
-    """Without the download slot that a redirect or a retry copied from meta where Scrapy, not
-    the spider, has put it: another host has its own slot, and its own limits."""
-    if page is None or SLOT_KEY not in request.meta or page.grouped:
-        return request
-    if any(_is_tried_again(request, page, key) for key in _FOLLOWED):
-        meta = {name: value for name, value in request.meta.items() if name != SLOT_KEY}
-        return request.replace(meta=meta)
-    return request
+def _is_tried_again(request: Request, page: Page) -> bool:
+    """Whether ``request`` is tried once more often than its page."""
+    return retry_times(request.meta) > retry_times(page.request.meta)

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from dataclasses import dataclass, field
 
+import msgspec
 from scrapy.http import Request
 from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import message_of
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Letter
+from scrapy_redisq.frontier.seen import exact_member
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import back_offs, with_back_offs
 from scrapy_redisq.serialization.identity import Repeats
+from scrapy_redisq.serialization.meta import retry_times
 from scrapy_redisq.worker.shared_values import SharedValues
 
 DETAIL_FRAMES = 5
 """Last frames of a traceback that a dead letter keeps."""
 
-
 DETAIL_LENGTH = 4_000
 """Most characters of a dead letter's detail."""
+
+MOST_URL = 2_000
+"""Characters of a URL that the history keeps."""
+
+MOST_TRIES = 2**31
+"""Meta may say anything of how often a request was tried."""
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True)
 class Problem:
     """Why a request becomes a dead letter.
 
-    ``error`` is the type of the exception or "", ``status`` that of the response or 0. It is
-    ``provisional`` if it no longer counts once the spider has dealt with the failure or the
-    response. ``foreign``: nobody has enqueued it.
+    ``error`` is the type of the exception or "", ``status`` that of the response or 0. A
+    ``provisional`` one no longer counts once the spider has dealt with the failure or the response.
+    ``foreign``: nobody has enqueued the request.
     """
 
     reason: DeadReason
@@ -50,25 +61,16 @@ class Problem:
     @property
     def text(self) -> str:
         """The detail as Redis can hold it."""
-        return self.detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
+        return _text(self.detail)[:DETAIL_LENGTH]
 
     def finish(self, lease: str) -> Finish:
         """The end of the lease."""
-        return Finish(
-            lease,
-            "dead",
-            self.reason,
-            self.text,
-            error=self.error,
-            status=self.status,
-            foreign=self.foreign,
-        )
+        more = {"error": self.error, "status": self.status, "foreign": self.foreign}
+        return Finish(lease, "dead", self.reason, self.text, **more)  # type: ignore[arg-type]
 
     def letter(self, slot: str, identity: bytes) -> Letter:
         """The dead letter of a request that no page stands for."""
-        return Letter(
-            slot, 0, identity, self.reason, self.text, error=self.error, status=self.status
-        )
+        return Letter(slot, 0, identity, self.reason, self.text, self.error, self.status)
 
 
 @dataclass
@@ -99,7 +101,7 @@ class Output:
         self._most_links = 1_000
 
     def keep_link(self, link: Enqueue) -> None:
-        """Keep it until it is safe: of one page that may be more than a process can hold."""
+        """Keep it until it is safe. A page may have more links than a process can hold."""
         self.links.append(link)
         if len(self.links) > self._most_links:
             self.links = [one for one in self.links if one.link is None or not one.link.safe]
@@ -110,7 +112,6 @@ class Output:
 class Page:
     """A request in progress.
 
-    ``grouped``: it came with a download slot, which else Scrapy has put into its meta.
     ``problem`` is there once something went wrong. The page is not over while it ``waits_for``
     items that Scrapy is done with and their sink is not, or for requests that it holds.
     ``tries``: how often the request was sent back before, for the trouble of its slot or sink.
@@ -122,7 +123,6 @@ class Page:
     request: Request
     lease: Lease
     session: ShardSession
-    grouped: bool = True
     identity: bytes | None = None
     download: Download = field(default_factory=Download)
     output: Output = field(default_factory=Output)
@@ -149,7 +149,6 @@ class Page:
 
     @property
     def given_back(self) -> bool:
-        """It is to be fetched again."""
         return self.back is not None
 
     def give_back(self) -> None:
@@ -158,12 +157,19 @@ class Page:
 
     def give_back_tried(self, delay: float = 0.0) -> None:
         """The same, after ``delay`` seconds; that it was tried counts."""
-        entry = with_back_offs(self.lease.entry, self.tries + 1) if self.lease.entry else b""
-        lease, priority, ms = self.lease.id, self.lease.priority, int(delay * 1000)
+        lease, ms = self.lease, int(delay * 1000)
+        entry = with_back_offs(lease.entry, self.tries + 1) if lease.entry else b""
         if ms:
-            self.back = Finish(lease, "retried", entry=entry, priority=priority, delay=ms)
+            self.back = Finish(lease.id, "retried", entry=entry, priority=lease.priority, delay=ms)
         else:
-            self.back = Finish(lease, "backed_off", entry=entry)
+            self.back = Finish(lease.id, "backed_off", entry=entry)
+
+    def blame(self, most: int) -> None:
+        """It is its own fault that it failed: what it was sent back for counts as retries, once,
+        and as sent back ``most`` times."""
+        if 0 < self.tries < most:
+            self.request.meta["retry_times"] = retry_times(self.request.meta) + self.tries
+        self.tries = max(self.tries, most)
 
     def finish(self) -> Finish:
         """How its lease ends."""
@@ -192,6 +198,37 @@ class KeptPage(Page):
     def is_void(self) -> bool:
         """Another worker has what holds it by now, or will."""
         return self.holder is not None and self.holder.is_void
+
+
+def record_of(page: Page, identity: bytes, finish: Finish) -> tuple[str, bytes] | None:
+    """What the frontier keeps of ``page`` (REDISQ_HISTORY), and what it is known by: its
+    ``identity``, as an exact dupefilter has it. None if it is not over.
+
+    A msgpack map: url, method, status (0: no answer), items, attempts, seconds (from the beginning
+    of its download, 0: there was none), worker, run, outcome ("done", or the reason of its dead
+    letter).
+    """
+    if finish.ending not in ("done", "dead"):
+        return None
+    request, began = page.request, page.download.began
+    tries = retry_times(request.meta) + back_offs(page.lease.entry) + page.lease.deliveries
+    record = {
+        "url": _text(request.url[:MOST_URL]),
+        "method": _text(request.method),
+        "status": page.download.status,
+        "items": page.output.items,
+        "attempts": min(1 + tries, MOST_TRIES),
+        "seconds": round(time.monotonic() - began, 3) if began else 0.0,
+        "worker": page.session.worker_id,
+        "run": page.session.run_id,
+        "outcome": finish.reason or "done",
+    }
+    return exact_member(identity), _encode(record)
+
+
+def _text(text: str) -> str:
+    """Without surrogates, which a spider may have put into it, and which Redis cannot hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def error_type(failure: Failure) -> str:

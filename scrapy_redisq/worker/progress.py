@@ -8,7 +8,6 @@ import logging
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import IO
 
 from rich.console import Console
@@ -26,22 +25,15 @@ RATE_WINDOW = 10.0
 """Seconds over which pages per second are averaged."""
 
 
-@dataclass(frozen=True)
-class _Sample:
-    at: float
-    pages: int
-
-
 class Progress:
-    """Shows how far the crawl is, until it is stopped; what is logged there goes on above the line.
-
-    On what is no terminal nothing is shown, and one process has one line, whoever came first.
-    """
+    """Shows how far the crawl is, below what is logged. On what is no terminal nothing is shown,
+    and one process has one line, whoever came first."""
 
     def __init__(self, worker: Worker, output: IO[str] | None = None) -> None:
         self._worker = worker
         self._output = output or sys.stderr
-        self._samples: deque[_Sample] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
+        """When (time.monotonic()) there were how many pages."""
         self._console = Console(file=self._output, highlight=False)
         self._live = Live(
             console=self._console,
@@ -105,8 +97,8 @@ class Progress:
 
     def _rate(self, pages: int) -> float:
         now = time.monotonic()
-        self._samples.append(_Sample(now, pages))
-        while now - self._samples[0].at > RATE_WINDOW:
+        self._samples.append((now, pages))
+        while now - self._samples[0][0] > RATE_WINDOW:
             self._samples.popleft()
-        first = self._samples[0]
-        return (pages - first.pages) / (now - first.at) if now > first.at else 0.0
+        then, before = self._samples[0]
+        return (pages - before) / (now - then) if now > then else 0.0

@@ -1,10 +1,11 @@
-"""What a worker tells people of itself: what its process costs, and what it is doing."""
+"""What a worker tells people of itself, and what people tell it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import time
 from collections import Counter, deque
@@ -12,6 +13,10 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+
+from scrapy_redisq._scrapy.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 EVERY = 5.0
 """Seconds between two reports at least. They go with exchanges that there are anyway."""
@@ -23,7 +28,6 @@ LOOK = 0.25
 """Seconds between two looks whether the loop is blocked."""
 
 _MEMORY = Path("/proc/self/statm")
-
 
 STATUS_COUNT = "downloader/response_status_count/"
 """Begins the names of Scrapy's stats of responses."""
@@ -67,11 +71,14 @@ class Reporter:
         if now < self._due:
             return ""
         self._due = now + EVERY
+        memory = None  # where the system does not say
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            memory = int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return json.dumps(
             {
                 "pages_per_minute": round(self._pages_per_minute(now), 1),
                 "cpu_seconds": round(time.process_time(), 2),
-                "rss_bytes": _resident_bytes(),
+                "rss_bytes": memory,
                 "blocked_seconds": round(self._blocked, 2),
                 **self._doing(),
             }
@@ -90,8 +97,42 @@ class Reporter:
         return 60 * (pages - before) / (now - then) if now > then else 0.0
 
 
-def _resident_bytes() -> int | None:
-    """None where the system does not say."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return None
+class Orders:
+    """Heeds what people have told this worker, also when it has joined again under another id.
+    ``changed`` is called when it is to be quiet, or no longer."""
+
+    quiet = False
+    """The worker claims nothing, and finishes what it holds."""
+
+    paused = False
+    """The crawl is paused: the worker begins nothing either."""
+
+    def __init__(self, engine: Engine, changed: Callable[[], None]) -> None:
+        self._engine = engine
+        self._changed = changed
+        self._stopped = False
+
+    def heed(self, told: str) -> None:
+        """``told`` by an exchange with shard 0 is "quiet", "work" or "stop", or "paused" as long as
+        the crawl is; anything else means nothing."""
+        if told != "stop" and self.paused != (told == "paused"):
+            self.paused = told == "paused"
+            logger.info(
+                "The crawl is paused (scrapy redisq pause): nothing is started until it is resumed"
+                if self.paused
+                else "The crawl goes on (scrapy redisq resume)"
+            )
+            self._changed()
+        if told == "stop" and not self._stopped:
+            self._stopped = self._engine.stop()
+            if self._stopped:
+                logger.info("Told to stop (scrapy redisq workers stop)")
+        elif told in {"quiet", "work"} and self.quiet != (told == "quiet"):
+            self.quiet = told == "quiet"
+            logger.info(
+                "Told to be quiet (scrapy redisq workers quiet): this worker finishes what it "
+                "holds and claims nothing, until it is told to work or to stop"
+                if self.quiet
+                else "Told to work (scrapy redisq workers work): this worker claims requests again"
+            )
+            self._changed()

@@ -1,20 +1,14 @@
-"""One crawl process at work on a frontier.
-
-`Worker` answers three: Scrapy, by way of `scrapy_redisq.scheduler`; the session of
-`scrapy_redisq.frontier.run_session`, which carries to Redis and back what it has gathered; and the
-middlewares and pipelines of this package. Nothing in it waits for the network.
-`scrapy_redisq.worker.build` puts it together.
-"""
+"""One crawl process at work on a frontier: `Worker` answers Scrapy, its run session, and the
+middlewares and pipelines of this package. Nothing in it waits for the network."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +17,6 @@ from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.http import Request
-from scrapy.utils.misc import load_object
 
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import (
@@ -39,38 +32,28 @@ from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import Demand
 from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 from scrapy_redisq.reasons import CloseReason
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.server.access import cancel
-from scrapy_redisq.settings.scrapys_limits import downloads_at_once
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.appetite import Appetite
 from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
-from scrapy_redisq.worker.history import record_of
-from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
+from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.leaving import leave
-from scrapy_redisq.worker.orders import Orders
 from scrapy_redisq.worker.outbox import Outbox
-from scrapy_redisq.worker.page import Page, Problem
+from scrapy_redisq.worker.page import Page, Problem, record_of
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
-from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
-from scrapy_redisq.worker.report import Reporter, responses
+from scrapy_redisq.worker.report import Orders, Reporter, responses
 
 logger = logging.getLogger(__name__)
 
-WORK = ("pages", "items", "errors")
-"""Counts of the run that are what its workers did."""
-
 COUNT_EVERY = 1.0
-"""Seconds after which they are told."""
-
-RESULTS_WAIT, RESULTS_POLL = 5.0, 0.02
-"""Seconds: see `Worker.results_told`."""
+"""Seconds after which it is told again what this worker did."""
 
 
 class Worker:
@@ -97,19 +80,16 @@ class Worker:
         self.stats: Any = crawler.stats
         fingerprinter: Any = crawler.request_fingerprinter
         self.in_progress = InProgress(fingerprinter.fingerprint)
-        self.inbox = _inbox(crawler, settings)
-        self.retry_pauses = RetryPauses(settings.retry_delays)
+        self.inbox: Inbox[ShardSession] = Inbox.of(crawler, settings)
         self.gate = DownloadGate(
             engine,
             self.inbox,
             self.in_progress,
-            _judge(crawler, settings),
+            Judge.of(crawler, settings),
             self.run_session.sessions,
             run_session.wake,
             lease_ttl=settings.lease_ttl,
             download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
-            throttles=bool(settings.throttle),
-            retries=crawler.settings.getbool("RETRY_ENABLED"),
         )
         self.kept = KeptRequests(engine, run_session, self.in_progress, crawler.stats)
         self.outbox = Outbox(
@@ -132,18 +112,18 @@ class Worker:
         """The frontier is gone, or cannot be worked on."""
         self.sinks_away = 0
         """Sinks that take no items now."""
-        self.forgotten_at = -math.inf
-        """When (time.monotonic()) the frontier was last found to have forgotten what this worker
-        knows of it, or part of that."""
         self._one_slot = settings.scheduling == "priority"
         self._unfinished: dict[int, int] = {}
         self._held_up = False
         self._counted: Mapping[str, int] = {}
         self._count_at = 0.0
-        self._appetite = Appetite(self)
+        self._wants_nothing = False
         self._orders = Orders(engine, self._orders_changed)
         self._reporter = Reporter(lambda: self.pages, self.doing)
         self._watches: list[asyncio.Future[None]] = []
+        # What its run session asks, and a part answers.
+        self.turns, self.announced = self.gate.report, self.gate.announced
+        self.report, self.rejoined = self._reporter.due, self.outbox.forgotten
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
@@ -177,7 +157,7 @@ class Worker:
         one can tell: nothing is queued, or it has room for more and there is none."""
         if self.inbox or self.kept:
             return False
-        has_room = len(self.in_progress) < self.inbox.most and self._appetite.free() > 0
+        has_room = len(self.in_progress) < self.inbox.most and self._free() > 0
         return self.queued() == 0 or has_room
 
     def has_pending_requests(self) -> bool:
@@ -198,10 +178,11 @@ class Worker:
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
-        if self.is_lost or self._appetite.outbox_is_full():
+        if self.is_lost or self._outbox_is_full():
             self._held_up = True
             return None
-        if self.sinks_away or self._orders.paused or not self._has_room_to_start():
+        working = self.in_progress.any_of(self.engine.in_progress)
+        if self.sinks_away or self._orders.paused or not self.back_pressure.may_start(working):
             return None
         request, source = self._next_from_memory(), "memory"
         if request is None:
@@ -210,10 +191,6 @@ class Worker:
             self.stats.inc_value(f"scheduler/dequeued/{source}")
             self.stats.inc_value("scheduler/dequeued")
         return request
-
-    def _has_room_to_start(self) -> bool:
-        working = self.in_progress.any_of(self.engine.in_progress)
-        return self.back_pressure.may_start(working)
 
     def _next_from_memory(self) -> Request | None:
         if not self.kept.waiting:
@@ -258,11 +235,10 @@ class Worker:
                 self._tell_of_death(problem, None, lease.slot)
                 session.finish(problem.finish(lease.id))
                 continue
-            grouped = SLOT_KEY in request.meta
-            self.in_progress.begin(Page(request, lease, session, grouped=grouped))
+            self.in_progress.begin(Page(request, lease, session))
             self.engine.downloads.handed_out(request, lease.slot)
             self.gate.handed_out(request, lease.slot)
-            if self._appetite.is_low(self._appetite.want(downloading), downloading):
+            if self._is_low(self._want(downloading), downloading):
                 self.run_session.wake()
             return request
         self.collect_ended()
@@ -271,15 +247,6 @@ class Worker:
         return None
 
     # Middlewares and item pipelines ask, and tell
-
-    async def results_told(self, slot: str) -> None:
-        """Returns when the frontier knows how this worker's downloads of ``slot`` have ended, or
-        cannot be told for `RESULTS_WAIT`."""
-        until = time.monotonic() + RESULTS_WAIT
-        session = self.run_session.shard_of(slot)
-        while session.has_results(slot) and time.monotonic() < until:
-            self.run_session.wake()
-            await asyncio.sleep(RESULTS_POLL)
 
     def sink_is_away(self, away: bool) -> None:
         """Nothing is claimed or started while a sink takes no items."""
@@ -293,12 +260,67 @@ class Worker:
 
     # The run session asks (see scrapy_redisq.frontier.terms)
 
-    def demand(self) -> Demand:
-        quiet = self._orders.quiet or self._orders.paused or self.back_pressure.pauses
-        return self._appetite.demand(quiet=quiet)
+    def _outbox_is_full(self) -> bool:
+        """So much waits to be sent that nothing is started that would add to it."""
+        return self.run_session.waiting() > self.settings.max_outbox
 
-    def report(self) -> str:
-        return self._reporter.due()
+    def _may_start(self) -> bool:
+        return not (
+            self.is_lost
+            or self.sinks_away
+            or self.engine.paused
+            or self.back_pressure.pauses
+            or self._outbox_is_full()
+        )
+
+    def _free(self) -> int:
+        """Requests that could be started at once."""
+        return self.engine.downloads.free if self._may_start() else 0
+
+    def _want(self, downloading: Callable[[str], int | None]) -> int:
+        """How many more leases are worth having. ``downloading``: see `DownloadGate`."""
+        inbox = self.inbox
+        startable = len(inbox) - inbox.held_up(downloading)
+        worth = inbox.worth(self._free()) - startable
+        want = max(0, min(worth, inbox.most - len(self.in_progress) - len(inbox)))
+        if want and self._wants_nothing:
+            self._wants_nothing = False
+            self.run_session.found_more()
+        elif worth <= 0:
+            self._wants_nothing = True
+        return want
+
+    def _is_low(self, want: int, downloading: Callable[[str], int | None]) -> bool:
+        """Whether what it has will soon be started; ``want``: as many may come."""
+        return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
+
+    def demand(self) -> Demand:
+        within, urgent = self.gate.needed_within(), self.gate.urgent
+        quiet = self._orders.quiet or self._orders.paused or self.back_pressure.pauses
+        nothing = Demand(False, 0, 0, {}, within=within, urgent=urgent, rests=quiet)
+        if (
+            quiet
+            or not self._may_start()
+            or self.engine.closing
+            or self.kept.waiting > self.settings.max_outbox
+            # Pages go on while start() waits for room: it is seldom they that fill it.
+            or self.run_session.keeps_too_much(2 * MAX_KEPT_BYTES)
+        ):
+            return nothing
+        downloading = self.gate.downloading()
+        want = self._want(downloading)
+        if not want:
+            return nothing
+        return Demand(
+            low=self._is_low(want, downloading),
+            want=want,
+            slot_limit=self.inbox.slot_limit,
+            room=self.inbox.room(),
+            # What waits for nothing but its sink is bounded by the sink.
+            most=self.inbox.most + self.in_progress.unwritten,
+            within=within,
+            urgent=urgent,
+        )
 
     def doing(self) -> dict[str, Any]:
         """What this worker is doing now, for people."""
@@ -318,9 +340,6 @@ class Worker:
         self._reporter.soon()
         self.run_session.found_more()
         self.engine.wake()
-
-    def turns(self, session: ShardSession) -> list[TurnReport]:
-        return self.gate.report(session)
 
     def is_busy(self) -> bool:
         works = self.in_progress or self.in_progress.unwritten or self.kept or self.inbox
@@ -347,7 +366,7 @@ class Worker:
             to_release = self.inbox.clear()
         else:
             stuck = self.inbox.stuck
-            to_release = self.gate.remove_stuck(full=not self._appetite.free())
+            to_release = self.gate.remove_stuck(full=not self._free())
             if self.inbox.stuck < stuck:
                 self.run_session.found_more()
         for lease, session in to_release:
@@ -367,8 +386,8 @@ class Worker:
         if now < self._count_at and not self.engine.closing:
             return
         self._count_at = now + COUNT_EVERY
-        work = (self.pages, self.items, self.in_progress.errors)
-        done = {**dict(zip(WORK, work, strict=True)), **responses(self.stats.get_stats())}
+        done = {"pages": self.pages, "items": self.items, "errors": self.in_progress.errors}
+        done |= responses(self.stats.get_stats())
         for name, number in done.items():
             if more := number - self._counted.get(name, 0):
                 self.run_session.count(name, more)
@@ -388,50 +407,43 @@ class Worker:
     def received(
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
-        news = bool(reply.accepted)
-        if self.back_pressure.heard(session.shard, full=reply.full, news=news):
+        if self.back_pressure.heard(session.shard, full=reply.full, news=bool(reply.accepted)):
             self.run_session.found_more()
             self.engine.wake()
         for lease, owner in self.gate.received(session, reply, told, sent_at):
             owner.finish(Finish(lease.id, "released"))
         # Without a tag: sent again, and counted the first time.
-        accepted = sum(enqueue.tag is not None for enqueue in reply.accepted)
+        accepted = 0
+        for one in reply.accepted:
+            if isinstance(one.tag, Request):
+                accepted += 1
+                if one.page is None and one.fingerprint is not None:
+                    self.outbox.acknowledged(one.tag)
         if accepted:
             self.stats.inc_value("scheduler/enqueued/redis", accepted)
             self.stats.inc_value("scheduler/enqueued", accepted)
-        for new in reply.accepted:
-            if isinstance(new.tag, Request) and new.fingerprint is not None and new.page is None:
-                self.outbox.acknowledged(new.tag)
-        for enqueue in reply.duplicates:
-            request = enqueue.tag
-            if not isinstance(request, Request):
-                continue
-            if enqueue.page is None:
-                self.outbox.acknowledged(request)
-            self.outbox.duplicate(request)
-            self.crawler.signals.send_catch_log(
-                signal=signals.request_dropped, request=request, spider=self.spider
-            )
+        for one in reply.duplicates:
+            if isinstance(one.tag, Request):
+                if one.page is None:
+                    self.outbox.acknowledged(one.tag)
+                self.outbox.duplicate(one.tag)
+                self.crawler.signals.send_catch_log(
+                    signal=signals.request_dropped, request=one.tag, spider=self.spider
+                )
         for lease in reply.leases:
             self.inbox.add(lease, session)
         # A handler of `spider_idle` whose requests other workers have is asked again at once.
         self._unfinished[session.shard] = reply.created - reply.finished
         if session.shard == 0:
             self._orders.heed(reply.told)
-        has_room = self._held_up and not self._appetite.outbox_is_full()
+        has_room = self._held_up and not self._outbox_is_full()
         if reply.leases or reply.duplicates or has_room:
             self._held_up = False
             self.engine.wake()
 
-    def announced(self, slot: str, parked: float) -> None:
-        self.gate.announced(slot, parked)
-
     def stuck(self, seconds: int) -> None:
-        if (
-            seconds < self.settings.set_aside_wait
-            or self.settings.keep_alive
-            or self.engine.closing
-        ):
+        patient = seconds < self.settings.set_aside_wait or self.settings.keep_alive
+        if patient or self.engine.closing:
             return
         name = shlex.quote(self.run_session.terms.name)
         logger.error(
@@ -455,16 +467,11 @@ class Worker:
 
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
         # Pages in progress go on; the frontier counts their ends as stale.
-        self.forgotten_at = time.monotonic()
         self.stats.inc_value("redisq/leases_lost", sum(len(session.held) for session in sessions))
         self.inbox.clear(sessions)
         self.gate.forgotten(sessions)
         self.outbox.forgotten()
         self.kept.forgotten()
-
-    def rejoined(self) -> None:
-        # Until now pages whose leases are void were taken for held.
-        self.outbox.forgotten()
 
     def lost(self, error: Exception) -> None:
         self.is_lost = True
@@ -475,26 +482,3 @@ class Worker:
             reason = "frontier_corrupt"
         logger.error("Closing (%s): %s", reason, error)
         self.engine.close_spider(reason)
-
-
-def _inbox(crawler: Crawler, settings: RedisqSettings) -> Inbox[ShardSession]:
-    """For twice the requests that Scrapy downloads at a time, or REDISQ_MAX_LEASES."""
-    concurrency = downloads_at_once(crawler.settings)
-    per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
-    lifted = settings.fleet_limits or settings.autothrottle
-    if crawler.settings.getfloat("DOWNLOAD_DELAY") > 0 and not lifted:
-        per_slot = 1
-    return Inbox(
-        min(per_slot, concurrency),
-        settings.max_leases or 2 * concurrency,
-        by_slot=settings.scheduling != "priority",
-    )
-
-
-def _judge(crawler: Crawler, settings: RedisqSettings) -> Judge | None:
-    """Of how downloads end. None: without slots there is nothing to judge."""
-    if settings.scheduling == "priority":
-        return None
-    codes = settings.backoff_codes
-    exceptions = crawler.settings.getlist("RETRY_EXCEPTIONS") if codes else []
-    return Judge(codes, tuple(map(load_object, exceptions)))

@@ -21,7 +21,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.worker import report
-from scrapy_redisq.worker.release import digest_of, release_of
+from scrapy_redisq.worker.origin import digest_of, release_of
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, together, wait_until_joined
 from tests.harness.worker import EXACT, NAME, Worker

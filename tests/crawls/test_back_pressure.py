@@ -189,25 +189,6 @@ def test_a_crawl_beside_a_full_redis(redis_server: RedisServer, crawl: Run) -> N
     nothing_left(redis_server)
 
 
-def test_start_requests_wait_for_room(redis_server: RedisServer, crawl: Run) -> None:
-    """There are never many more than the limit."""
-    most = 0
-
-    def page(path: str) -> Answer:
-        nonlocal most
-        with Frontier.from_url(redis_server.url, "follow") as frontier:
-            status = frontier.status()
-        most = max(most, status["created"] - status["finished"])
-        return Answer("")
-
-    with Site(page) as site:
-        first = " ".join(f"/{number}" for number in range(60))
-        worker = crawl("follow", site, {"REDISQ_MAX_PENDING": 10}, first=first)
-        assert worker.wait().reason == "finished"
-        assert len(site.counts()) == 60
-    assert 0 < most < 40
-
-
 # Producers
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import time
@@ -19,11 +18,10 @@ from scrapy.settings import Settings
 from lab.proxy import Proxy
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
-from scrapy_redisq import Addon, RedisqBackOffMiddleware
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import BackOff
-from scrapy_redisq.frontier.operations import DownloadResult, Lease, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult, Lease
 from scrapy_redisq.frontier.outgoing import Outgoing
 from scrapy_redisq.serialization.entry_format import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
@@ -33,10 +31,9 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Page
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, DownloadGate, LeftAlone, SlotParked
 from scrapy_redisq.worker.politeness.judge import Judge
-from tests.harness.crawl import LATENESS, Run, constants, lateness
+from tests.harness.crawl import Run, constants
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
-YEAR = 31_536_000.0
 BACK_OFF = "scrapy_redisq.frontier.limits.BACK_OFF"
 
 # Judging
@@ -75,32 +72,10 @@ def test_what_means_trouble(judge: Judge, result: Any, failed: bool | None) -> N
     assert judged(judge, KeyError()) is None
 
 
-def test_retry_after(judge: Judge) -> None:
-    """It is cut to ten minutes; what makes no sense is no wish."""
-    for header, seconds in (("5", 5.0), (str(int(YEAR)), 600.0), ("-5", None), ("soon", None)):
-        outcome = judged(judge, answer(503, Retry_After=header))
-        assert outcome is not None
-        assert (outcome.retry_after, outcome.failed) == (seconds, True)
-
-
 def test_a_status_is_news_once(judge: Judge) -> None:
     """And again when it has changed."""
     outcomes = [judged(judge, answer(status)) for status in (200, 200, 404, 200)]
     assert [judge.is_news(outcome) for outcome in outcomes if outcome] == [True, False, True, True]
-
-
-def test_a_host_that_never_answers(judge: Judge) -> None:
-    """It was tried more than once; any answer, be it that it wants peace, is one."""
-    for result, never in (
-        (ConnectionRefusedError(), False),
-        (TimeoutError(), True),
-        (answer(503), False),
-        (TimeoutError(), False),
-    ):
-        outcome = judged(judge, result)
-        assert outcome is not None
-        judge.is_news(outcome)
-        assert judge.never_answers("a.example") is never
 
 
 def test_entries_count_back_offs() -> None:
@@ -142,9 +117,7 @@ def test_what_is_sent_back(judge: Judge) -> None:
     judge.is_news(first)
     assert sent_back(ConnectionRefusedError())
     assert not sent_back(ConnectionRefusedError(), 10)
-    slots = DownloadGate(
-        nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60, retries=False
-    )
+    judge.retries = False
     assert not sent_back(answer(503))
     assert not sent_back(answer(429, Retry_After="3"))
     assert not sent_back(ConnectionRefusedError())
@@ -195,43 +168,6 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     slots.sends_back = True
     slots.announced("a.example", 300)
     assert fate(side()) is None  # the project gives its downloads so long
-
-
-def test_failures_of_a_request_are_its_own_where_its_host_is_well(judge: Judge) -> None:
-    """One that is not answered while others are, for most of its time or since it was sent back,
-    costs retries, also for what it was sent back before; one that fails with its host does not."""
-    pages, nothing = InProgress(lambda request: b""), cast(Any, None)
-    slots = DownloadGate(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60)
-    entry = Serializer(None, max_bytes=10_000).dumps(Request("http://a.example/"))
-    timed_out = TimeoutError()
-    first = judged(judge, answer())
-    assert first is not None
-    judge.is_news(first)
-
-    def failing(number: int, began: float, **meta: Any) -> Request:
-        request = Request("http://a.example/", meta=meta)
-        lease = Lease("1.1", "a.example", 0, 0, with_back_offs(entry, number))
-        page = Page(request, lease, nothing)
-        page.download.began = began
-        pages.begin(page)
-        judged(judge, timed_out)
-        return request
-
-    assert slots.send_back(failing(0, time.monotonic()), timed_out)
-    assert slots.send_back(failing(1, time.monotonic()), timed_out)
-
-    judged(judge, answer())
-    hangs = failing(0, time.monotonic() - 100)
-    assert not slots.send_back(hangs, timed_out)
-    assert (hangs.meta, pages.back_offs(hangs)) == ({}, 10)
-    again = failing(2, 0.0, retry_times=1)
-    assert slots.send_back(again, timed_out)
-    judged(judge, answer())
-    again = failing(2, 0.0, retry_times=1)
-    assert not slots.send_back(again, timed_out)
-    assert (again.meta, pages.back_offs(again)) == ({"retry_times": 3}, 10)
-    assert not slots.send_back(again, timed_out)
-    assert again.meta == {"retry_times": 3}
 
 
 def test_a_slot_that_a_middleware_answers_is_trusted(redis_server: RedisServer, crawl: Run) -> None:
@@ -308,28 +244,6 @@ def test_wrong_codes(given: Any) -> None:
         RedisqSettings.read(Settings({"REDISQ_BACKOFF_CODES": given}))
 
 
-def test_codes() -> None:
-    """As a list, or from the command line."""
-    for given, codes in (([503], (503,)), ("429, 503", (429, 503)), ("[]", ()), ("", ())):
-        read = RedisqSettings.read(Settings({"REDISQ_BACKOFF_CODES": given}))
-        assert read.backoff_codes == codes
-
-
-def test_addon_adds_the_middleware_once() -> None:
-    """What the project has placed itself stays there."""
-    settings = Settings()
-    Addon().update_settings(settings)
-    assert settings["DOWNLOADER_MIDDLEWARES"]["scrapy_redisq.RedisqBackOffMiddleware"] == 950
-    for own in (
-        RedisqBackOffMiddleware,
-        "scrapy_redisq.middlewares.backoff.RedisqBackOffMiddleware",
-    ):
-        settings = Settings({"DOWNLOADER_MIDDLEWARES": {own: 40}})
-        Addon().update_settings(settings)
-        assert settings["DOWNLOADER_MIDDLEWARES"][own] == 40
-        assert "scrapy_redisq.RedisqBackOffMiddleware" not in settings["DOWNLOADER_MIDDLEWARES"]
-
-
 # Protocol
 
 
@@ -355,30 +269,6 @@ def parked_for(client: redis.Redis, slot: str = "host") -> float:
     """Seconds for which nobody may start requests of a slot."""
     seconds, micros = client.time()
     return int(state(client, slot).get("parked", 0)) / 1e6 - seconds - micros / 1e6
-
-
-def test_retry_after_parks_the_slot_for_all(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Nobody gets requests of it, others hear of it, and those of other slots go on."""
-    first, second = member(), member()
-    with client.pubsub(ignore_subscribe_messages=True) as pubsub:
-        pubsub.subscribe(f"redisq:{{{NAME}:0}}:wake")
-        pubsub.get_message(timeout=1)
-        first.send(f"/{n}" for n in range(20))
-        first.send([f"/o{n}" for n in range(3)], slot="other")
-        outcome(first, True, retry_after=2.0)
-        ask(first, 0)
-        news = wait_until(lambda: (pubsub.get_message(timeout=1) or {}).get("data"), 5, "news")
-    parked, _, slot = news.decode().partition(" ")
-    assert slot == "host"
-    assert 1_900_000 < int(parked) <= 2_000_000
-    reply = ask(second)
-    assert {lease.slot for lease in reply.leases} == {"other"}
-    reply = ask(second)
-    assert (reply.leases, 1_500 < (reply.next_due or 0) <= 1_750) == ([], True)
-    wait_until(lambda: ask(second).leases, 3, "the slot is open again")
-    assert parked_for(client) < 0.3
 
 
 def test_pauses_grow_until_a_success(member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -448,128 +338,6 @@ def test_a_failure_ends_no_turn_of_another_worker(member: Callable[..., Worker])
     assert time.monotonic() - began > 0.95
 
 
-def test_a_worker_is_told_of_a_parked_slot(member: Callable[..., Worker]) -> None:
-    """One that asks for it is refused, and hears for how long; when all is well it is told so."""
-    worker = member()
-    worker.send(f"/{n}" for n in range(20))
-    outcome(worker, True, retry_after=5.0)
-    asking = [TurnReport("host", -1, 0, 0, 0, 1)]
-    ((slot, left, news, *_, parked, trouble, _),) = ask(worker, 0, turns=asking).turns
-    assert (slot, left, news, trouble) == ("host", 0, -1, 1)
-    assert 4_900_000 < parked <= 5_000_000
-    ((slot, left, news, *_),) = ask(worker, 0, turns=[TurnReport("free", -1, 0, 0, 0, 1)]).turns
-    assert (slot, left, news) == ("free", -2, 0)
-
-
-def test_set_aside_and_tried_again(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """After 15 failures pauses grow on; when nothing else is left the workers are
-    told for how long; an answer, or a new start of the crawl, brings the slot back."""
-    aside = f"redisq:{{{NAME}:0}}:aside"
-    worker = member()
-    worker.send(["/0"], slot="host")
-    for _ in range(15):
-        assert client.zscore(aside, "host") is None
-        assert ask(worker, 0).stuck is None
-        outcome(worker, True)
-        ask(worker, 0)
-        time.sleep(0.001)
-    assert client.zscore(aside, "host") is not None
-    assert 60 <= parked_for(client) + 1 <= 121
-    assert ask(worker).stuck == 0
-    worker.send(["/o"], slot="other")
-    assert ask(worker, 0).stuck is None
-    for lease in ask(worker).leases:
-        worker.finish(lease)
-    assert ask(worker).stuck == 0
-    wait_until(lambda: ask(worker).stuck == 1, 3, "a second of it")
-    worker.leave()
-    again = member()
-    assert client.zcard(aside) == 0
-    assert [lease.slot for lease in ask(again).leases] == ["host"]
-
-
-def test_a_slot_that_was_forgotten_while_it_was_set_aside(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Its last request was given up, and an hour later there are others, and it answers: it does
-    not let the crawl end beside them."""
-    worker = member(back_off=BackOff(give_up=1))
-    worker.send(["/0"], slot="host")
-    (lease,) = ask(worker).leases
-    outcome(worker, True)
-    worker.finish(lease, "dead", reason="retries")
-    ask(worker, 0)
-    client.delete(f"redisq:{{{NAME}:0}}:slot:host")  # as it is after an hour
-    worker.send(["/1", "/2"], slot="host")
-    assert ask(worker, 1).leases
-    assert ask(worker, 0).stuck is None
-    assert client.zcard(f"redisq:{{{NAME}:0}}:aside") == 0
-
-
-def news(pubsub: redis.client.PubSub) -> list[bytes]:
-    """The slots that were told of since the last call; "told" is what people told workers."""
-    heard = []
-    while (message := pubsub.get_message(timeout=0.1)) is not None:
-        data = message["data"]
-        if message["type"] == "message" and data and not data.startswith(b"told"):
-            heard.append(data.partition(b" ")[2])
-    return heard
-
-
-def test_a_failure_is_told_if_it_changes_something(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Not while the slot is parked, and not to those who have no turn of it; another slot's is; of
-    one slot at most once a second, but where the slot is parked for longer."""
-    first, second = member(), member()
-    parked = f"redisq:{{{NAME}:0}}:slot:host"
-    with client.pubsub(ignore_subscribe_messages=True) as pubsub:
-        pubsub.subscribe(f"redisq:{{{NAME}:0}}:wake")
-        pubsub.get_message(timeout=1)
-        for worker in (first, second, first):
-            outcome(worker, True)
-            ask(worker, 0)
-        assert news(pubsub) == [b"host"]
-        client.hset(parked, "parked", 0)
-        outcome(first, True)
-        ask(first, 0)
-        outcome(first, True, slot="other")
-        ask(first, 0)
-        assert news(pubsub) == [b"other"]
-        for told, expected in ((time.time() * 1e6, []), (1, [b"host"])):
-            client.hset(parked, mapping={"fails": 0, "parked": 0, "told": int(told)})
-            outcome(first, True)
-            ask(first, 0)
-            assert news(pubsub) == expected
-        client.hset(parked, "parked", 0)
-        for _ in range(2):
-            outcome(first, True, retry_after=2.0)
-            ask(first, 0)
-        assert news(pubsub) == [b"host"]
-
-
-def test_all_that_are_set_aside_are_tried_again(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """When a crawl is started again, some with each exchange; not those that are set aside then."""
-    slots = {f"h{n}" for n in range(230)}
-    worker = member(back_off=BackOff(give_up=1))
-    for slot in slots:
-        worker.enqueue(f"/{slot}", slot=slot)
-        outcome(worker, True, slot=slot)
-    ask(worker, 0)
-    assert client.zcard(f"redisq:{{{NAME}:0}}:aside") == 230
-    worker.leave()
-    again = member(back_off=BackOff(give_up=1))
-    outcome(again, True, slot="new")
-    tried: set[str] = set()
-    for _ in range(4):
-        tried |= {lease.slot for lease in ask(again, 100).leases}
-    assert tried == slots
-    assert client.zrange(f"redisq:{{{NAME}:0}}:aside", 0, -1) == [b"new"]
-    assert not client.hexists(f"redisq:{{{NAME}:0}}:meta", "retry")
-
-
 def test_a_crawl_waits_for_what_is_not_set_aside(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:
@@ -625,49 +393,22 @@ def starts(site: Site, host: str) -> list[float]:
     return sorted(hit.at for hit in site.hits if hit.host.startswith(f"{host}:"))
 
 
-@pytest.mark.long
-def test_retry_after_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None:
-    """A host that asks for 3 s of peace gets it from three workers; others lose nothing by it; no
-    request of it loses a retry, and all its pages are crawled."""
-    refused: list[float] = []
+class Tried(Proxy):
+    """Counts tries while all connections break: each makes a new one, be it that Twisted does so
+    when an old one breaks."""
 
-    def page(path: str) -> Answer:
-        return Answer("x", delay=0.02)
+    tries = 0
 
-    site = Site(page, hosts=4)
-
-    def busy(path: str) -> Answer:
-        if not refused and len(starts(site, "127.0.0.1")) > 10:
-            refused.append(time.monotonic())
-        if refused and time.monotonic() < refused[0] + 1:
-            return Answer("", 503, {"Retry-After": "3"}, delay=0.02)
-        return page(path)
-
-    site.page = busy
-    with site:
-        workers = crawl.fleet(3, "hosts", None, LATENESS, sites=site.urls(4), pages=60)
-        for worker in workers:
-            assert worker.wait().reason == "finished"
-            assert "Traceback" not in worker.log
-    at = starts(site, "127.0.0.1")
-    pauses = [later - earlier for earlier, later in itertools.pairwise(at)]
-    assert max(pauses) >= 3 - 0.1
-    told = refused[0] + 0.5 + lateness(workers)
-    in_peace = [t for t in at if told < t < refused[0] + 2.9]
-    # What was on its way when the host asked for peace.
-    assert len(in_peace) <= 2, [t - refused[0] for t in in_peace]
-    assert len({hit.path for hit in site.hits if hit.host.startswith("127.0.0.1:")}) == 60
-    assert sum(worker.stats.get("redisq/sent_back/503", 0) for worker in workers) >= 1
-    assert sum(worker.stats.get("retry/count", 0) for worker in workers) == 0
-    with Frontier.from_url(redis_server.url, "hosts") as frontier:
-        assert frontier.status()["dead"] == 0
+    async def accepted(self, *ends: Any) -> None:
+        self.tries += self.reset_share > 0
+        await super().accepted(*ends)
 
 
 @pytest.mark.long
 def test_connection_errors(crawl: Run, redis_server: RedisServer) -> None:
     """While a host's connections break it is tried rarely; its pages are crawled when it is back,
     and other hosts are not slowed."""
-    with Site(lambda path: Answer("x", delay=0.02), hosts=2) as site, Proxy(site.port) as proxy:
+    with Site(lambda path: Answer("x", delay=0.02), hosts=2) as site, Tried(site.port) as proxy:
         sites = f"http://127.0.0.1:{proxy.port} http://127.0.0.2:{site.port}"
         worker = crawl("hosts", None, {"RETRY_TIMES": 1}, sites=sites, pages=150)
         wait_until(lambda: len(starts(site, "127.0.0.1")) > 20, 30, "some pages")
@@ -679,11 +420,10 @@ def test_connection_errors(crawl: Run, redis_server: RedisServer) -> None:
         assert worker.wait().reason == "finished"
     assert tried < 150
     stats = worker.stats
-    # Those that were in progress, those that waited in Scrapy for one of them to end (half of what
-    # it has to spare), and one try after each pause, of which the n-th is 25 ms * 2^n at least.
-    # What waits in Scrapy when a pause becomes long goes back untried.
-    tries = 8 + 4 + 2 + math.log2(seconds / 0.025)
-    assert 1 <= stats["redisq/sent_back"] <= tries + 8
+    # Those that were in progress, and one after each pause, of which the n-th is 25 ms * 2^n at
+    # least.
+    assert 1 <= proxy.tries <= 8 + 1 + math.log2(1 + seconds / 0.025)
+    assert stats["redisq/sent_back"] >= 1
     assert stats.get("retry/max_reached", 0) == 0
     assert stats["item_scraped_count"] == 300
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
@@ -742,26 +482,6 @@ def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None
         assert worker.reason == "finished"
         with Frontier.from_url(redis_server.url, "hosts") as frontier:
             assert frontier.status()["finished"] == 20
-
-
-def test_closing_while_a_slot_is_parked(crawl: Run, redis_server: RedisServer) -> None:
-    """Who closes does not wait for the host: its requests go back."""
-
-    def page(path: str) -> Answer:
-        return Answer("", 503, {"Retry-After": "300"})
-
-    with Site(page) as site:
-        settings = {"REDISQ_SLOT_LIMITS": '{"*": {"delay": 0.2}}'}
-        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=40)
-        wait_until(lambda: site.hits, 30, "a request")
-        time.sleep(1)
-        worker.terminate()
-        assert worker.wait(10).reason == "shutdown"
-        assert len(site.hits) <= 2
-        assert "Traceback" not in worker.log
-    with Frontier.from_url(redis_server.url, "hosts") as frontier:
-        status = frontier.status()
-        assert (status["queued"], status["leased"], status["finished"]) == (40, 0, 0)
 
 
 def test_priority_scheduling_has_no_back_off(crawl: Run, redis_server: RedisServer) -> None:

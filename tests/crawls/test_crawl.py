@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
-import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,7 @@ from scrapy import Request
 
 from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server, wait_until
-from lab.site import Answer, Site, folder_pages, linked_pages
+from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.serialization.serializer import Serializer
@@ -29,7 +24,10 @@ from tests.harness.busy import Busy
 from tests.harness.command import Redisq
 from tests.harness.crawl import Crawl, Run, several, wait_until_joined
 
-DOCUMENTATION = Path("/usr/share/doc/python3.11/html")
+SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
+NOBODY = "redis://user:s3cret@127.0.0.1:9/0"
+FLEET_LIMITS = {"REDISQ_FLEET_LIMITS": "True"}
+WITHOUT_SLOTS = "crawls.downloader.WithoutSlots"
 
 
 def frontier_of(server: RedisServer, name: str = "follow") -> Frontier:
@@ -63,76 +61,7 @@ def did_not_start(worker: Crawl) -> bool:
     return code_is_good and explained and worker.reason != "finished"
 
 
-@contextmanager
-def lossy(port: int) -> Iterator[tuple[str, list[bytes]]]:
-    """A way to the server on ``port`` where the connection breaks after the first EVALSHA, whose
-    reply is lost. -> its URL, and what was lost."""
-    lost: list[bytes] = []
-
-    def carry(source: socket.socket, target: socket.socket, upwards: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                if upwards and b"EVALSHA" in data and not lost:
-                    lost.append(b"EVALSHA")
-                    source.shutdown(socket.SHUT_RDWR)  # first, or the reply might be faster
-                target.sendall(data)
-            target.shutdown(socket.SHUT_RDWR)
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.create_connection(("127.0.0.1", port))
-                sockets.extend((client, server))
-                for pair in ((client, server, True), (server, client, False)):
-                    threads.append(threading.Thread(target=carry, args=pair))
-                    threads[-1].start()
-
-    sockets: list[socket.socket] = []
-    listener = socket.create_server(("127.0.0.1", 0))
-    threads = [threading.Thread(target=serve)]
-    threads[0].start()
-    try:
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", lost
-    finally:
-        for each in (listener, *sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in threads:
-            thread.join(10)
-        for each in (listener, *sockets):
-            each.close()
-
-
 class TestFleet:
-    @pytest.mark.long
-    def test_python_documentation(self, redis_server: RedisServer, crawl: Run) -> None:
-        """Three workers fetch each page of real documentation once and end together."""
-        if not (DOCUMENTATION / "index.html").is_file():
-            pytest.skip("NO REAL HTML: apt-get install python3.11-doc")
-        pages = folder_pages(DOCUMENTATION)
-
-        def beginning(path: str) -> Answer | None:
-            """Most of the links; to parse all of the largest pages takes half a minute."""
-            answer = pages(path)
-            return answer and dataclasses.replace(answer, body=answer.body[:8_000])
-
-        with Site(beginning) as site:
-            settings = {"DEPTH_LIMIT": 0, "ROBOTSTXT_OBEY": False}
-            workers = crawl.fleet(3, "documentation", site, settings)
-            for worker in workers:
-                worker.wait(120)
-            counts = site.counts()
-        assert len(counts) > 450
-        assert set(counts.values()) == {1}
-        assert [worker.reason for worker in workers] == ["finished"] * 3
-        ends = [worker.finished_at for worker in workers]
-        assert max(ends) - min(ends) < 3
-        shares = [worker.stats["downloader/response_count"] for worker in workers]
-        assert min(shares) >= len(counts) / 10, shares
-        assert all(clean(worker.log) for worker in workers)
-        nothing_left(redis_server, "documentation")
-
     def test_start_requests_of_many_workers(self, redis_server: RedisServer, crawl: Run) -> None:
         """Each start request is fetched once, however many workers there are. Without the
         dupefilter the same one may be wanted twice, as with Scrapy's scheduler."""
@@ -145,36 +74,6 @@ class TestFleet:
         assert {page for page, n in counts.items() if n == 2} == {"/0", "/1", "/2", "/3"}
         assert sum(counts.values()) == 104
         nothing_left(redis_server, "many")
-
-    def test_closing_early_leaves_the_rest(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A worker with CLOSESPIDER_PAGECOUNT leaves; a later one resumes where it was."""
-        with Site(linked_pages(150)) as site:
-            first = crawl("follow", site, settings={"CLOSESPIDER_PAGECOUNT": 20}).wait()
-            assert first.reason == "closespider_pagecount"
-            with frontier_of(redis_server) as frontier:
-                status = frontier.status()
-            assert status["state"] == "stopped"
-            assert status["leased"] == 0
-            assert status["queued"] > 0
-            assert crawl("follow", site).wait().reason == "finished"
-            assert set(site.counts().values()) == {1}
-            assert len(site.counts()) == 150
-        nothing_left(redis_server)
-
-    def test_blocked_worker_is_fenced(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A callback that blocks for three TTLs: others take over, late finishes are stale."""
-        with Site(linked_pages(60, delay=0.02)) as site:
-            settings = {"REDISQ_LEASE_TTL": 1, "REDISQ_SAME_ARGUMENTS": False}
-            blocked = crawl("blocks", site, settings=settings, seconds=3.2)
-            wait_until(lambda: "/7" in site.counts(), 20, "the page that blocks")
-            other = crawl("blocks", site, settings=settings, seconds=0)
-            assert other.wait().reason == "finished"
-            assert blocked.wait().reason == "finished"
-            counts = site.counts()
-        assert len(counts) == 60
-        assert sum(counts.values()) - 60 <= 32
-        assert "leases are void" in blocked.log
-        assert nothing_left(redis_server, "blocks")["stale"] > 0
 
 
 class TestRuns:
@@ -249,20 +148,6 @@ class TestRuns:
             assert crawl("late", site).wait().reason == "finished"
             assert set(site.counts().values()) == {2}
 
-    def test_ready_too_late_for_another_crawl(
-        self, redis_server: RedisServer, crawl: Run, tmp_path: Path
-    ) -> None:
-        """With other arguments it is not of the run that the others have finished: it crawls."""
-        until = tmp_path / "finished"
-        with Site(linked_pages(30)) as site:
-            late = crawl("late", site, shop="de", _until=until)
-            late.wait_for("waits to be ready")
-            assert crawl("late", site, shop="uk").wait().reason == "finished"
-            until.touch()
-            assert late.wait().reason == "finished"
-            assert set(site.counts().values()) == {2}
-        assert nothing_left(redis_server, "late")["created"] == 30
-
     def test_twice_in_one_process(self, redis_server: RedisServer) -> None:
         """A process that has run a crawl begins a new run with the next one, however old it is."""
         with Site(linked_pages(30)) as site:
@@ -328,8 +213,7 @@ class TestRuns:
 
 
 class TestOrder:
-    @pytest.mark.parametrize("order", ["fifo", "lifo"])
-    @pytest.mark.parametrize("scheduling", ["slot", "priority"])
+    @pytest.mark.parametrize(("order", "scheduling"), [("fifo", "slot"), ("lifo", "priority")])
     def test_exact(
         self, redis_server: RedisServer, crawl: Run, order: str, scheduling: str
     ) -> None:
@@ -376,53 +260,6 @@ class TestOrder:
 
 
 class TestPages:
-    def test_redirects(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A redirect to a new page is followed, one to a seen page is not, a loop ends."""
-
-        def page(path: str) -> Answer | str | None:
-            links = "".join(f'<a href="{to}">x</a>' for to in ("/new", "/old", "/loop", "/1"))
-            match path:
-                case "/0":
-                    return f"<html>{links}</html>"
-                case "/new":
-                    return Answer("", 302, {"Location": "/target"})
-                case "/old":
-                    return Answer("", 302, {"Location": "/1"})
-                case "/loop":
-                    return Answer("", 302, {"Location": "/loop2"})
-                case "/loop2":
-                    return Answer("", 302, {"Location": "/loop"})
-                case "/1" | "/target":
-                    return "<html></html>"
-            return None
-
-        with Site(page) as site:
-            worker = crawl("follow", site).wait()
-            counts = site.counts()
-        assert worker.reason == "finished"
-        assert counts["/target"] == 1
-        assert counts["/1"] == 1
-        assert {item["url"].rpartition("/")[2] for item in worker.items()} == {"0", "1", "target"}
-        nothing_left(redis_server)
-
-    def test_redirect_and_retry_of_a_start_request(
-        self, redis_server: RedisServer, crawl: Run
-    ) -> None:
-        """A start request that is retried and redirected is not taken for its own duplicate."""
-
-        def page(path: str) -> Answer | str | None:
-            if path == "/0":
-                return (
-                    Answer("", 503) if len(site.hits) <= 1 else Answer("", 302, {"Location": "/1"})
-                )
-            return "<html></html>"
-
-        with Site(page) as site:
-            worker = crawl("follow", site).wait()
-            assert [hit.path for hit in site.hits] == ["/0", "/0", "/1"]
-        assert len(worker.items()) == 1
-        nothing_left(redis_server)
-
     def test_thousands_of_links(self, redis_server: RedisServer, crawl: Run) -> None:
         """A page with 5,000 links: all of them are in the frontier before the page is done."""
 
@@ -438,39 +275,6 @@ class TestPages:
             status = frontier.status()
         assert status["created"] == 5_000
         assert status["queued"] == 5_000 - status["finished"]
-
-    def test_errors_become_dead_letters(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A callback or a pipeline that raises makes its page a dead letter, with the reason."""
-        with Site(linked_pages(20)) as site:
-            worker = crawl("faulty", site).wait()
-            assert worker.reason == "finished"
-            assert nothing_left(redis_server, "faulty")["dead"] == 4
-            with frontier_of(redis_server, "faulty") as frontier:
-                letters = list(frontier.dead())
-                assert sorted(letter.reason for letter in letters) == [
-                    "item_error",
-                    "item_error",
-                    "spider_error",
-                    "spider_error",
-                ]
-                assert any(
-                    "ValueError: a page that ends in 3" in letter.detail for letter in letters
-                )
-                assert frontier.requeue() == 4
-                assert frontier.status()["queued"] == 4
-            assert crawl("faulty", site).wait().reason == "finished"
-            assert nothing_left(redis_server, "faulty")["dead"] == 4
-
-    def test_failed_downloads(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A download that failed is a dead letter, unless the request's errback deals with it."""
-        with Site(linked_pages(1)) as site:
-            worker = crawl("errback", site).wait()
-        assert "dealt with http://127.0.0.1:9/with\n" in worker.log
-        nothing_left(redis_server, "errback")
-        with frontier_of(redis_server, "errback") as frontier:
-            (letter,) = frontier.dead()
-        assert letter.reason == "download"
-        assert "ConnectionRefused" in letter.detail or "Connect" in letter.detail
 
     def test_too_large_and_unserialisable(self, redis_server: RedisServer, crawl: Run) -> None:
         """What is too large marks its page dead; what cannot be stored runs in this process."""
@@ -641,101 +445,26 @@ class TestTrouble:
         finally:
             server.close()
 
-    def test_a_worker_that_ends_beside_a_full_redis_loses_nothing(self, crawl: Run) -> None:
-        """Redis takes what its pages brought, and that it leaves; the next one goes on at once."""
-        server = RedisServer(any_server())
-        try:
-            with Site(linked_pages(100)) as site, server.client() as client:
-                settings = {"REDISQ_URL": server.url, "REDISQ_CLOSE_TIMEOUT": 5}
-                worker = crawl("follow", site, settings=settings)
-                wait_until(lambda: len(site.hits) >= 5, 30, "some pages")
-                client.config_set("maxmemory", 1)
-                worker.wait_for("Redis is at its maxmemory")
-                worker.terminate()
-                assert worker.wait().reason == "shutdown"
-                assert "REDISQ_CLOSE_TIMEOUT" not in worker.log
-                assert "redisq/unsent" not in worker.stats
-                client.config_set("maxmemory", 0)
-                assert crawl("follow", site, settings=settings).wait().reason == "finished"
-                assert site.counts() == Counter(f"/{n}" for n in range(100))
-        finally:
-            server.close()
-
-    def test_scripts_are_flushed(self, redis_server: RedisServer, crawl: Run) -> None:
-        """SCRIPT FLUSH under a crawl is not visible (F19)."""
-        with Site(linked_pages(60, delay=0.02)) as site, redis_server.client() as client:
-            worker = crawl("follow", site)
-            while worker.process.poll() is None:
-                client.script_flush()
-                wait_until(lambda: True, 1, "")
-            assert worker.reason == "finished"
-            assert clean(worker.log)
-            assert set(site.counts().values()) == {1}
-            assert len(site.counts()) == 60
-
-    def test_unreachable_at_start(self, tmp_path: Path, crawl: Run) -> None:
-        """No server: a clear error that names the settings, and no password."""
-        settings = {
-            "REDISQ_URL": "redis://user:s3cret@127.0.0.1:9/0",
-            "REDISQ_CONNECT_TIMEOUT": 0.5,
-        }
-        worker = crawl("ordered", settings=settings).wait(20)
-        assert did_not_start(worker)
-        assert "REDISQ_CONNECT_TIMEOUT" in worker.log
-        assert "s3cret" not in worker.log
-
-    def test_reply_to_the_join_is_lost(self, redis_server: RedisServer, crawl: Run) -> None:
-        """The connection breaks while a worker joins: it joins again, under the same id, so that
-        nobody waits for a worker that is not there."""
-        with Site(linked_pages(20)) as site:
-            # The first joins the run that this has begun, so that Redis knows the script.
-            with frontier_of(redis_server, "ordered") as frontier:
-                frontier.push([f"{site.url}/{n}" for n in range(20)])
-            with lossy(redis_server.port) as (url, lost):
-                worker = crawl("ordered", settings={"REDISQ_URL": url}).wait(30)
-            assert lost == [b"EVALSHA"]
-            assert set(site.counts().values()) == {1}
-            assert len(site.counts()) == 20
-        assert worker.reason == "finished"
-        assert clean(worker.log)
-        nothing_left(redis_server, "ordered")
-
-    def test_cannot_start_when_it_has_joined(self, redis_server: RedisServer, crawl: Run) -> None:
-        """It leaves the run: else all others would wait for it, at their end, for its TTL."""
-        settings = {"REDISQ_FLEET_LIMITS": "True", "DOWNLOADER": "crawls.downloader.WithoutSlots"}
-        worker = crawl("ordered", settings=settings).wait(20)
-        assert did_not_start(worker)
-        assert "need Scrapy's own downloader, not WithoutSlots" in worker.log
-        with frontier_of(redis_server, "ordered") as frontier:
-            assert frontier.status()["workers"] == []
-
     @pytest.mark.parametrize(
-        ("name", "value", "told"),
+        ("settings", "told"),
         [
-            ("REDISQ_ORDER", "random", "'random': takes 'fifo' or 'lifo'"),
-            ("CONCURRENT_REQUESTS_PER_IP", 2, "2: takes 0, or any number with REDISQ_SCHEDULING"),
+            ({"REDISQ_ORDER": "random"}, "REDISQ_ORDER = 'random': takes 'fifo' or 'lifo'"),
+            ({"CONCURRENT_REQUESTS_PER_IP": 2}, "2: takes 0, or any number with REDISQ_SCHED"),
+            ({"TWISTED_REACTOR": SELECT_REACTOR}, "scrapy-redisq needs asyncio"),
+            ({"REDISQ_URL": NOBODY, "REDISQ_CONNECT_TIMEOUT": 0.5}, "REDISQ_CONNECT_TIMEOUT"),
+            ({**FLEET_LIMITS, "DOWNLOADER": WITHOUT_SLOTS}, "own downloader, not WithoutSlots"),
         ],
     )
-    def test_wrong_setting(self, crawl: Run, name: str, value: object, told: str) -> None:
-        """A setting with a value that it does not take is named, with what it takes."""
-        worker = crawl("ordered", settings={name: value}).wait(20)
-        assert did_not_start(worker)
-        assert f"{name} = {told}" in worker.log
-
-    def test_wrong_reactor(self, crawl: Run) -> None:
-        """Without asyncio there is a clear error."""
-        settings = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+    def test_what_keeps_a_worker_from_starting(
+        self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any], told: str
+    ) -> None:
+        """It is said in one line, without a password; and no other worker waits for this one."""
         worker = crawl("ordered", settings=settings).wait(20)
-        assert "scrapy-redisq needs asyncio" in worker.log
         assert did_not_start(worker)
-
-    def test_without_reactor(self, redis_server: RedisServer, crawl: Run) -> None:
-        """TWISTED_REACTOR_ENABLED=False works (Scrapy 2.15 and newer)."""
-        with Site(linked_pages(30)) as site:
-            worker = crawl("follow", site, settings={"TWISTED_REACTOR_ENABLED": False}).wait()
-            assert worker.reason == "finished", worker.log
-            assert set(site.counts().values()) == {1}
-        nothing_left(redis_server)
+        assert told in worker.log
+        assert "s3cret" not in worker.log
+        with frontier_of(redis_server, "ordered") as frontier:
+            assert not frontier.status().get("workers")
 
     def test_stopped_while_it_waits_for_redis(self, redis_server: RedisServer, crawl: Run) -> None:
         """Without a reactor, too, it ends soon after Redis is there, and leaves the rest."""
@@ -762,8 +491,9 @@ class TestConfigurations:
             {"REDISQ_SCHEDULING": "priority", "REDISQ_ORDER": "lifo"},
             {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
             {"ADDONS": "{}", "SCHEDULER": "scrapy_redisq.Scheduler"},
+            {"TWISTED_REACTOR_ENABLED": False},
         ],
-        ids=["exact", "priority", "third-party", "by hand"],
+        ids=["exact", "priority", "third-party", "by hand", "without a reactor"],
     )
     def test_crawl(self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any]) -> None:
         """Every configuration fetches each page once and says that it has finished. A dupefilter of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -145,38 +144,6 @@ def test_closing_while_callbacks_download_on_the_side(
     assert sorted(items) == [(f"{site.url}/{n}", 3) for n in range(10)]
 
 
-def test_closing_while_callbacks_wait_for_a_robots_txt(
-    crawl: Run, redis_server: RedisServer
-) -> None:
-    """Their pages go back as well; also from those that deal with the exception by themselves."""
-    answer = threading.Event()
-
-    def slow(path: str) -> Answer | str:
-        if path == "/robots.txt" and any(hit.path != path for hit in site.hits):
-            return Answer("", until=answer)  # of the second host
-        return page(path)
-
-    settings = {"ROBOTSTXT_OBEY": True}
-    with Site(slow, 2) as site, Frontier.from_url(redis_server.url, "aside") as frontier:
-        worker = crawl("aside", None, settings, sites=site.urls(2))
-        wait_until(lambda: sum("/" in path[1:] for path in site.counts()) == 20, 30, "parts")
-        worker.terminate()
-        worker.wait_for("Closing spider")
-        wait_until(lambda: frontier.status()["queued"] >= 8, 30, "pages that went back")
-        answer.set()
-        worker.wait()
-        status = frontier.status()
-        assert status["dead"] == 0
-        done = len(worker.items())
-        assert "Traceback" not in worker.log
-        again = crawl("aside", None, settings, sites=site.urls(2)).wait()
-        assert again.reason == "finished"
-        assert frontier.status()["dead"] == 0
-    items = {item["url"]: item["parts"] for item in worker.items() + again.items()}
-    assert done <= 2
-    assert items == {f"{site.url}/{n}": 3 for n in range(10)}
-
-
 def test_closing_while_pipelines_download(
     crawl: Run, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -262,46 +229,6 @@ def test_sigterm_while_the_spider_is_being_closed(
         rows = (tmp_path / "items").read_text().splitlines()
         assert (status["workers"], status["finished"]) == ([], len(rows))
         assert len(rows) >= 3
-
-
-def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
-    """Something that a callback, a pipeline, a download handler or a middleware awaits is
-    cancelled, a log formatter raises, or an exception cannot say what it is: a dead letter, and the
-    crawl ends."""
-    with Site(page) as site:
-        worker = crawl("cancelled", site).wait(30)
-    assert worker.reason == "finished"
-    names = ["coroutine", "async_generator", "generator", "of_middleware", "404?of_errback"]
-    expected = dict.fromkeys(names, ("spider_error", "Cancelled"))
-    expected["of_items"] = ("item_error", "Cancelled")
-    expected["not_told"] = ("item_error", "ValueError")
-    expected["nameless"] = ("spider_error", "Nameless")
-    expected["asks"] = ("refused", "Nameless")
-    expected["nameless_item"] = ("item_error", "Nameless")
-    expected["data:,of_handler"] = ("download", "Cancelled")
-    expected["data:,nameless"] = ("download", "Nameless")
-    with Frontier.from_url(redis_server.url, "cancelled") as frontier:
-        found = {
-            loads_fields(letter.entry)["url"].rpartition("/")[2]: (
-                letter.reason,
-                letter.error.rpartition(".")[2],
-            )
-            for letter in frontier.dead()
-        }
-    assert found == expected
-    items = {item["url"].rpartition("/")[2] for item in worker.items()}
-    assert items >= {"async_generator", "generator", "parse"}
-
-
-def test_a_start_in_which_something_is_cancelled(crawl: Run) -> None:
-    """It fails like one that raises: the worker does not wait for the rest of it for ever."""
-    with Site(page) as site:
-        worker = crawl("cancelled_start", site).wait(30)
-        assert site.counts() == {"/0": 1}
-    assert worker.reason in {"start_error", "finished"}  # by the version of Scrapy
-    assert "what start() awaited has been cancelled" in worker.log
-    if scrapy.version_info >= (2, 19):  # before, Scrapy does not count what start() raises
-        assert worker.stats["spider_exceptions/Cancelled"] == 1
 
 
 def test_a_page_that_downloads_its_own_request(

@@ -24,7 +24,7 @@ from lab.servers import RedisServer
 from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle
-from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.busy import Busy
@@ -119,12 +119,9 @@ def test_wrong_download_slots_name_the_slot(options: Any) -> None:
     ("name", "value"),
     [
         ("DOWNLOAD_DELAY", -1),
-        ("CONCURRENT_REQUESTS_PER_DOMAIN", 0),
         ("CONCURRENT_REQUESTS_PER_DOMAIN", 1.5),
-        ("AUTOTHROTTLE_START_DELAY", "soon"),
         ("AUTOTHROTTLE_MAX_DELAY", float("inf")),
         ("AUTOTHROTTLE_TARGET_CONCURRENCY", 0),
-        ("AUTOTHROTTLE_TARGET_CONCURRENCY", "nan"),
         ("AUTOTHROTTLE_ENABLED", "maybe"),
     ],
 )
@@ -236,58 +233,6 @@ def test_delays_are_those_of_scrapys_autothrottle(
         assert delay(client) == pytest.approx(slot.delay, abs=3e-6)
 
 
-def test_a_throttled_slot_is_one_workers_at_a_time(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """It begins with the start delay; what is known of it is forgotten if nothing happens."""
-    terms = Throttle(2, 0.4, 0, 60)
-    first, second = member(terms), member(terms)
-    first.send(f"/{n}" for n in range(40))
-    reply = ask(first)
-    assert len(reply.leases) == 3  # at once, after 0.4 and after 0.8 s
-    assert reply.turns[0][5] == 400_000
-    assert ask(second).leases == []
-    for _ in range(20):
-        answered(first, 0.2)
-    ((_, _, _, _, _, told, *_),) = ask(first, 0, [TurnReport("host", 0, 0, 0, 0, 3)]).turns
-    assert told == pytest.approx(100_000, abs=5)
-    assert ask(first, 30, [TurnReport("host", 0, 0, 0, 0, 30)]).leases[7:]
-    assert 3_000_000 < client.pttl(f"redisq:{{{NAME}:0}}:slot:host") < 3_700_000
-
-
-def test_the_last_who_joins_says_whether(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Without AutoThrottle latencies change nothing, and no slot is held back."""
-    first = member(Throttle(2, 30, 0, 60))
-    member(None)
-    first.send(f"/{n}" for n in range(40))
-    answered(first, 0.2)
-    reply = ask(first)
-    assert (len(reply.leases), reply.turns, delay(client)) == (10, [], None)
-
-
-@pytest.mark.parametrize("others", ["may be claimed", "are full"])
-def test_one_at_a_time(redis_server: RedisServer, others: str) -> None:
-    """A worker that wants one request at a time gets those of its limited slots and of others, as
-    they come; where it has enough of the others, always of the limited ones."""
-    with redis_server.client() as client:
-        worker = Worker(client, NAME, EXACT, limits={"limited": "1 0 1 0"})
-        worker.send((f"limited/{n}" for n in range(150)), slot="limited")
-        worker.send((f"other/{n}" for n in range(150)), slot="other")
-        room = {} if others == "may be claimed" else {"other": 0}
-        worker.exchange(2, room={"other": 1})
-        got = set()
-        for _ in range(100):
-            for _, lease in list(worker.holding.values()):
-                worker.finish(lease)
-            turns = [TurnReport("limited", 0, 0, 0, 0, 5)]
-            leases = worker.claim(1, turns=turns, room=room)
-            assert leases or room == {}
-            got |= {lease.slot for lease in leases}
-        assert got == ({"limited"} if room else {"limited", "other"})
-
-
 # Crawls
 
 
@@ -352,19 +297,6 @@ def test_more_at_a_time_than_scrapy_allows(crawl: Run) -> None:
     assert len(site.hits) == 25
     at_a_time = [sum(other.at <= hit.at < other.ended for other in site.hits) for hit in site.hits]
     assert max(at_a_time) == 8
-
-
-def test_what_cannot_be_stored_keeps_the_limit_of_its_slot(crawl: Run) -> None:
-    """Requests that stay in their process are limited as any other, and not by Scrapy's delay."""
-    given = {**FLEET, "DOWNLOAD_DELAY": 60, "RANDOMIZE_DOWNLOAD_DELAY": False}
-    given["REDISQ_SLOT_LIMITS"] = json.dumps({"127.0.0.1": {"delay": 0.2}})
-    with Site(lambda path: Answer("x")) as site:
-        worker = crawl("unstorable", site, {**given, "REDISQ_MAX_LEASES": 1})
-        assert worker.wait().reason == "finished"
-    local = sorted(hit.at for hit in site.hits if hit.path.startswith("/local"))
-    assert len(local) == 6
-    # By the site's log, so as far as requests are equally long on their way.
-    assert min(gaps(local)) >= 0.2 - 0.06
 
 
 def test_autothrottle_of_the_fleet(crawl: Run) -> None:

@@ -25,7 +25,7 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.busy import Busy
-from tests.harness.crawl import Crawl, Run
+from tests.harness.crawl import Run
 
 PATIENCE = 0.05
 
@@ -147,30 +147,6 @@ HOSTS = [f"127.0.0.{n}" for n in range(1, 11)]
 PAGES = 6
 
 
-def hangs_beside_idle(
-    crawl: Run, server: RedisServer, limit: dict[str, Any], end: threading.Event, **settings: Any
-) -> tuple[Site, Crawl, Crawl, float]:
-    """Two idle workers get pages of many hosts; all downloads of the first one hang. -> when they
-    got them. The site remains to be ended."""
-    site = Site(lambda path: "x", hosts=len(HOSTS))
-
-    def page(path: str) -> Answer:
-        return Answer("x", until=end if site.hits[-1].agent == "hangs" else None)
-
-    site.page = page
-    site.__enter__()
-    given = {"REDISQ_KEEP_ALIVE": True, "REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), **settings}
-    workers = [
-        crawl("ordered", None, {**given, "USER_AGENT": agent, "CONCURRENT_REQUESTS": 4})
-        for agent in ("hangs", "helps")
-    ]
-    with Frontier.from_url(server.url, "ordered") as frontier:
-        wait_until(lambda: len(frontier.status()["workers"]) == 2, 30, "both are there")
-        urls = [f"http://{host}:{site.port}/{n}" for n in range(PAGES) for host in HOSTS]
-        frontier.push(urls)
-    return site, *workers, time.monotonic()
-
-
 @pytest.mark.skipif(scrapy.version_info < (2, 18), reason="0 meant no downloads at all")
 def test_any_number_of_downloads(crawl: Run) -> None:
     """CONCURRENT_REQUESTS = 0 is no limit: seven at a time, once the host has given an answer."""
@@ -187,40 +163,53 @@ def test_any_number_of_downloads(crawl: Run) -> None:
         assert worker.wait().reason == "finished"
 
 
-@pytest.mark.parametrize("limit", [{"delay": 0.2}, {"rate": "5/s"}, {"concurrency": 8}, {}])
+@pytest.mark.parametrize("limit", [{"delay": 0.2}, {"concurrency": 8}])
 def test_a_worker_whose_downloads_hang(
     crawl: Run, redis_server: RedisServer, limit: dict[str, Any]
 ) -> None:
     """All that it has not begun, an idle worker fetches; no host waits for longer than 2 s."""
     end = threading.Event()
-    site, hangs, helps, began = hangs_beside_idle(crawl, redis_server, limit, end)
-    busy = Busy(redis_server, [hangs, helps])
-    try:
 
-        def fetched() -> bool:
-            helped = [hit for hit in site.hits if hit.agent == "helps"]
-            return len(helped) >= len(HOSTS) * PAGES - 4
+    def page(path: str) -> Answer:
+        return Answer("x", until=end if site.hits[-1].agent == "hangs" else None)
 
-        wait_until(fetched, 60, "all is fetched but what hangs")
-        lost = busy.took()
-        assert sum(hit.agent == "hangs" for hit in site.hits) == 4
-        for host, times in site.starts().items():
-            gaps = [later - earlier for earlier, later in itertools.pairwise([began, *times])]
-            assert max(gaps) < 2.5 + lost, (host, gaps)
-    finally:
-        end.set()
-        for worker in (hangs, helps):
-            worker.terminate()
-            worker.wait()
-        site.__exit__()
-    assert site.counts() == {f"/{n}": len(HOSTS) for n in range(PAGES)}
+    given = {"REDISQ_KEEP_ALIVE": True, "REDISQ_SLOT_LIMITS": json.dumps({"*": limit})}
+    with (
+        Site(page, hosts=len(HOSTS)) as site,
+        Frontier.from_url(redis_server.url, "ordered") as frontier,
+    ):
+        workers = [
+            crawl("ordered", None, {**given, "USER_AGENT": agent, "CONCURRENT_REQUESTS": 4})
+            for agent in ("hangs", "helps")
+        ]
+        wait_until(lambda: len(frontier.status()["workers"]) == 2, 30, "both are there")
+        frontier.push(f"http://{host}:{site.port}/{n}" for n in range(PAGES) for host in HOSTS)
+        began, busy = time.monotonic(), Busy(redis_server, workers)
+        try:
+
+            def fetched() -> bool:
+                helped = [hit for hit in site.hits if hit.agent == "helps"]
+                return len(helped) >= len(HOSTS) * PAGES - 4
+
+            wait_until(fetched, 60, "all is fetched but what hangs")
+            lost = busy.took()
+            assert sum(hit.agent == "hangs" for hit in site.hits) == 4
+            for host, times in site.starts().items():
+                gaps = [later - earlier for earlier, later in itertools.pairwise([began, *times])]
+                assert max(gaps) < 2.5 + lost, (host, gaps)
+        finally:
+            end.set()
+            for worker in workers:
+                worker.terminate()
+                worker.wait()
+        assert site.counts() == {f"/{n}": len(HOSTS) for n in range(PAGES)}
 
 
-@pytest.mark.parametrize("limit", [{"delay": 0.1}, {"concurrency": 2}, {}])
-def test_a_worker_whose_engine_is_paused(crawl: Run, limit: dict[str, Any]) -> None:
+def test_a_worker_whose_engine_is_paused(crawl: Run) -> None:
     """What it has not begun, another one fetches, and ends."""
     with Site(lambda path: Answer("x"), hosts=4) as site:
-        given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), "CONCURRENT_REQUESTS": 4}
+        limits = json.dumps({"*": {"concurrency": 2}})
+        given = {"REDISQ_SLOT_LIMITS": limits, "CONCURRENT_REQUESTS": 4}
         arguments = {"sites": site.urls(4), "pages": 10}
         paused = crawl("paused", None, {**given, "PAUSES": True}, **arguments)
         wait_until(lambda: site.hits, 60, "the first page")
@@ -229,39 +218,3 @@ def test_a_worker_whose_engine_is_paused(crawl: Run, limit: dict[str, Any]) -> N
         assert site.counts() == {f"/{n}": 4 for n in range(10)}
         paused.terminate()
         assert paused.wait().reason == "shutdown"
-
-
-def test_a_crawl_that_is_paused(crawl: Run, redis_server: RedisServer) -> None:
-    """Nothing more is begun: what waits in Scrapy or cannot be stored waits or goes back, another
-    host and a worker that come later wait too. All of it is fetched when the crawl goes on."""
-    go = threading.Event()
-
-    def page(path: str) -> Answer:
-        return Answer("<html></html>", until=go if path.startswith("/local") else None)
-
-    given = {"DOWNLOAD_DELAY": 1.5, "REDISQ_FLEET_LIMITS": False}  # Scrapy holds them back itself
-    with Site(page, hosts=2) as site, Frontier.from_url(redis_server.url, "unstorable") as frontier:
-        try:
-            workers = [crawl("unstorable", site, given)]
-            wait_until(lambda: site.counts()["/local/0"], 60, "the first of them")
-            frontier.pause_crawl()
-            workers.append(crawl("unstorable", site, given))
-            for worker in workers:
-                worker.wait_for("The crawl is paused", 60)
-            begun = site.counts()
-            assert len(begun) < 7
-            frontier.push([f"http://127.0.0.2:{site.port}/other"])
-            go.set()
-            time.sleep(4)  # nothing must begin meanwhile
-            assert site.counts() == begun
-            assert frontier.why()["reason"] == "paused"
-            assert all(worker.running for worker in workers)
-            frontier.resume_crawl()
-            assert {worker.wait().reason for worker in workers} == {"finished"}
-        finally:
-            go.set()
-        # Both pages ask for them: once where one worker has both.
-        locals_ = {f"/local/{n}" for n in range(6)}
-        counts = site.counts()
-        assert (counts.keys(), counts["/0"], counts["/other"]) == ({"/0", "/other", *locals_}, 1, 1)
-        assert all(counts[path] <= 2 for path in locals_)

@@ -13,7 +13,7 @@ import pytest
 import scrapy
 from scrapy.http import Request
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.worker.shared_values import SharedValues
@@ -89,40 +89,6 @@ class TestCrawls:
             assert crawl("follow", site).wait().reason == "finished"
             assert [letter.reason for letter in frontier.dead()] == ["download"] * len(slots)
             assert frontier.status()["state"] == "complete"
-
-    @pytest.mark.parametrize(
-        ("spider", "ends"), [("odd", "killed"), ("odd", "terminated"), ("odd_start", "killed")]
-    )
-    def test_a_worker_ends(
-        self, crawl: Run, redis_server: RedisServer, spider: str, ends: str
-    ) -> None:
-        """What stayed in it comes to the other one."""
-
-        def page(path: str) -> Answer:
-            return Answer("x", delay=0.3)
-
-        with Site(page) as site:
-            settings = {
-                "REDISQ_LEASE_TTL": 1,
-                "CONCURRENT_REQUESTS": 2,
-                "REDISQ_RETRY_DELAYS": "0",
-            }
-            workers = crawl.fleet(2, spider, site, settings)
-            wait_until(lambda: sum("part" in path for path in site.counts()) >= 2, 30, "some parts")
-            held = [worker for worker in workers if worker.running]
-            victim = max(held, key=lambda worker: worker.log.count("unserializable"))
-            if ends == "killed":
-                victim.kill()
-            else:
-                victim.terminate()
-                victim.wait()
-            (other,) = (worker for worker in workers if worker is not victim)
-            assert other.wait().reason == "finished"
-            if site.counts().keys() < PAGES:  # it had finished when the other one was ended
-                assert crawl(spider, site, settings).wait().reason == "finished"
-            assert site.counts().keys() >= PAGES, other.log
-        with Frontier.from_url(redis_server.url, spider) as frontier:
-            assert frontier.status()["dead"] == 0
 
     def test_priority(self, crawl: Run) -> None:
         """Among what can be stored and what cannot."""

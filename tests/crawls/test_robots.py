@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 import time
 from collections import Counter, defaultdict
@@ -14,24 +13,26 @@ from typing import Any
 
 import pytest
 import redis
-from protego import Protego
 from scrapy.http import Response
 from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
-from scrapy.settings import Settings
 
 from lab.proxy import Proxy
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
-from scrapy_redisq import Addon, RedisqRobotsTxtMiddleware
-from scrapy_redisq._scrapy.robots import asked_delays
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import ServerFull, SettingError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.middlewares.robots import CLOSED_FOR, DAY, ERROR_VALID, HOUR, slowest, valid_for
-from scrapy_redisq.middlewares.robots_text import MAX_COST, MAX_TEXT, condensed
-from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.middlewares.robots import (
+    CLOSED_FOR,
+    DAY,
+    ERROR_VALID,
+    HOUR,
+    MAX_TEXT,
+    asked_delay,
+    heeded,
+    valid_for,
+)
 from tests.harness.busy import Busy
 from tests.harness.crawl import LATENESS, Crawl, Run, constants
 from tests.harness.worker import EXACT, NAME, Worker
@@ -51,12 +52,9 @@ TELL_AGAIN = "scrapy_redisq.middlewares.robots.TELL_AGAIN"
         ("Crawl-delay: 5\nRequest-rate: 2/4", 5),
         ("Crawl-delay: 1\nRequest-rate: 2/4", 2),
         ("Crawl-delay: -5", 0),
-        ("Crawl-delay: 0", 0),
         ("Crawl-delay: inf", 0),
         ("Crawl-delay: nan", 0),
         ("Crawl-delay: soon", 0),
-        ("Crawl-delay:", 0),
-        ("Request-rate: 0/5", 0),
         ("Request-rate: often", 0),
         ("Request-rate: 1/0", 0),
         ("Disallow: /x", 0),
@@ -65,21 +63,25 @@ TELL_AGAIN = "scrapy_redisq.middlewares.robots.TELL_AGAIN"
 def test_delays(parser: Any, lines: str, delay: float) -> None:
     """The slower of Crawl-delay and Request-rate; what makes no sense asks for nothing."""
     text = f"User-agent: *\nDisallow: /private\n{lines}\n"
-    assert slowest(asked_delays(parser(text.encode(), None), "anybody")) == delay
+    assert asked_delay(parser(text.encode(), None), "anybody") == delay
 
 
 def test_delay_of_the_agent() -> None:
-    """It is that of the group which is for the crawler."""
+    """It is that of the group which is for the crawler; a parser that knows no delays has none."""
     parser = ProtegoRobotParser(
         b"User-agent: *\nCrawl-delay: 9\n\nUser-agent: bookbot\nCrawl-delay: 2\n", None
     )
-    assert slowest(asked_delays(parser, "bookbot/1.0 (+https://a.example)")) == 2
-    assert slowest(asked_delays(parser, "other")) == 9
+    assert asked_delay(parser, "bookbot/1.0 (+https://a.example)") == 2
+    assert asked_delay(parser, "other") == 9
+    assert asked_delay(object(), "anybody") == 0  # type: ignore[arg-type]
 
 
-def test_parsers_of_others() -> None:
-    """A parser that knows no delays asks for none."""
-    assert slowest(asked_delays(object(), "anybody")) == 0  # type: ignore[arg-type]
+def test_no_rule_is_cut_in_two() -> None:
+    """Half of one may forbid more."""
+    rule = b"Disallow: /" + b"x" * 40 + b"\n"
+    kept = heeded(b"User-agent: *\n" + rule * (MAX_TEXT // len(rule) + 1))
+    assert MAX_TEXT - len(rule) < len(kept) <= MAX_TEXT
+    assert kept.endswith(rule.strip())
 
 
 @pytest.mark.parametrize(
@@ -107,34 +109,6 @@ def test_how_long_it_is_valid(status: int, headers: dict[str, str], seconds: flo
     assert valid_for(response) == seconds
 
 
-class TestAddon:
-    OWN = "scrapy_redisq.RedisqRobotsTxtMiddleware"
-    SCRAPYS = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
-
-    def middlewares(self, chosen: dict[Any, Any]) -> dict[Any, Any]:
-        settings = Settings({"DOWNLOADER_MIDDLEWARES": chosen}, priority="project")
-        Addon().update_settings(settings)
-        merged = settings.getwithbase("DOWNLOADER_MIDDLEWARES")
-        return {name: merged.get(name) for name in merged if "obots" in str(name)}
-
-    def test_in_the_place_of_scrapys(self) -> None:
-        """Scrapy's is off, this one stands at its number."""
-        assert self.middlewares({}) == {self.OWN: 100, self.SCRAPYS: None}
-
-    @pytest.mark.parametrize("place", [None, 120])
-    def test_the_project_decides(self, place: int | None) -> None:
-        """A project that has said something about robots.txt middlewares keeps that."""
-        assert self.middlewares({self.SCRAPYS: place}) == {self.SCRAPYS: place}
-        assert self.middlewares({RedisqRobotsTxtMiddleware: place})[self.SCRAPYS] == 100
-
-
-@pytest.mark.parametrize("most", [-1, "long", True])
-def test_wrong_setting(most: Any) -> None:
-    """REDISQ_CRAWL_DELAY_MAX takes seconds."""
-    with pytest.raises(SettingError, match="REDISQ_CRAWL_DELAY_MAX"):
-        RedisqSettings.read(Settings({"REDISQ_CRAWL_DELAY_MAX": most}))
-
-
 # Protocol
 
 
@@ -158,17 +132,12 @@ def robots(client: redis.Redis, worker: Worker) -> Callable[..., tuple[str, byte
 def test_one_fetches_the_others_wait(robots: Callable[..., Any]) -> None:
     """Until the text is there, which is then for all."""
     assert [robots()[0], robots()[0]] == ["fetch", "wait"]
-    robots(text=b"\x00text\xff", ttl=60)
-    what, text, valid = robots()
-    assert (what, text) == ("known", b"\x00text\xff")
-    assert 59 < valid <= 60
+    for told in (b"", b"\x00text\xff"):
+        robots(text=told, ttl=60)
+        what, text, valid = robots()
+        assert (what, text) == ("known", told)
+        assert 59 < valid <= 60
     assert robots(host="b.example")[0] == "fetch"
-
-
-def test_an_empty_text_is_one(robots: Callable[..., Any]) -> None:
-    """Of a host without robots.txt."""
-    robots(text=b"", ttl=60)
-    assert robots()[:2] == ("known", b"")
 
 
 def test_who_fetches_may_change(robots: Callable[..., Any], client: redis.Redis) -> None:
@@ -211,17 +180,6 @@ def test_a_new_run_knows_nothing(
     assert client.exists(key("robots"), key("robots_until")) == 0
 
 
-def test_reset_leaves_nothing(redis_server: RedisServer) -> None:
-    """Texts go with the rest of the frontier."""
-    with redis_server.client() as client, Frontier.from_url(redis_server.url, NAME) as frontier:
-        worker = Worker(client, NAME, EXACT)
-        execute(client, calls.robots_txt(NAME, 0, worker.joined.run, HOST, text=b"x", ttl=60))
-        worker.exchange_all()
-        worker.leave()
-        frontier.reset()
-        assert client.keys("*") == []
-
-
 @pytest.fixture
 def tell(client: redis.Redis) -> Callable[..., bool]:
     def run(worker: Worker, delay: float, host: str = HOST) -> bool:
@@ -261,42 +219,6 @@ def test_the_longest_delay_of_a_group(
     assert [tell(worker, 0), delay(client)] == [False, 1]
     assert [tell(worker, 0, "b.example"), delay(client)] == [True, 0]
     assert client.exists(key("slot:slot")) == 0
-
-
-def test_delay_of_a_former_run(
-    tell: Callable[..., bool], worker: Worker, client: redis.Redis
-) -> None:
-    """What a host said in the run before does not count any more."""
-    tell(worker, 9)
-    worker.exchange_all()
-    worker.leave()
-    new = Worker(client, NAME, EXACT)
-    assert tell(worker, 20) is False
-    assert delay(client) == 9
-    assert tell(new, 1) is True
-    assert delay(client) == 1
-
-
-def test_no_memory_left(
-    robots: Callable[..., Any],
-    tell: Callable[..., bool],
-    worker: Worker,
-    client: redis.Redis,
-) -> None:
-    """At maxmemory a delay is kept, for pages wait until it is; texts that have expired go, and
-    make room for another one."""
-    robots(text=b"old", ttl=60)
-    client.zadd(key("robots_until"), {HOST: 1})
-    client.config_set("maxmemory", 1)
-    try:
-        assert tell(worker, 2) is True
-        robots(host="new", text=b"new", ttl=60)
-        with pytest.raises(ServerFull):
-            robots(host="newer", text=b"new", ttl=60)
-    finally:
-        client.config_set("maxmemory", 0)
-    assert delay(client) == 2
-    assert client.hkeys(key("robots")) == [b"new"]
 
 
 # Crawls
@@ -393,12 +315,9 @@ def shortest_gap(times: list[float]) -> float:
     return min(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-@pytest.mark.parametrize("line", ["Crawl-delay: 0.3", "Request-rate: 10/3"])
-def test_delay_of_the_fleet(
-    crawl: Run, redis_server: RedisServer, hang: threading.Event, line: str
-) -> None:
+def test_delay_of_the_fleet(crawl: Run, redis_server: RedisServer, hang: threading.Event) -> None:
     """Three workers keep each host's delay together from the first page on."""
-    with Site(with_robots(rules(line, until=hang)), hosts=4) as site:
+    with Site(with_robots(rules("Request-rate: 10/3", until=hang)), hosts=4) as site:
         workers = fleet(crawl, site, 3, LATENESS, pages=9)
         busy = Busy(redis_server)
         finish(workers, hang)
@@ -415,14 +334,13 @@ def test_delay_of_the_fleet(
     ("settings", "most"),
     [
         ({"REDISQ_CRAWL_DELAY_MAX": 0.3}, 0.3),
-        ({"REDISQ_CRAWL_DELAY_MAX": 0}, 0),
         ({"REDISQ_SCHEDULING": "priority"}, 0),
     ],
 )
 def test_delays_are_cut(
     crawl: Run, hang: threading.Event, settings: dict[str, Any], most: float
 ) -> None:
-    """To REDISQ_CRAWL_DELAY_MAX. With 0, and without slots, there is none; texts are shared."""
+    """To REDISQ_CRAWL_DELAY_MAX. Without slots there is none; texts are shared."""
     with Site(with_robots(rules("Crawl-delay: 86400", "Disallow: /1", until=hang))) as site:
         finish(fleet(crawl, site, 2, settings, n_hosts=1, pages=6), hang)
     (times,) = pages(site).values()
@@ -454,104 +372,6 @@ def test_a_delay_that_was_forgotten(crawl: Run, redis_server: RedisServer) -> No
     assert shortest_gap(times[5:]) >= 0.3 - JITTER
 
 
-def test_a_delay_that_the_server_has_lost(crawl: Run, redis_server: RedisServer) -> None:
-    """With the end of its log: it is told again, and holds from the next page on."""
-    given = {**OBEY, "REDISQ_KEEP_ALIVE": "True"}
-    workers, slot = (key_prefix("ordered", 0) + name for name in ("workers", "slot:127.0.0.1"))
-    with (
-        Site(with_robots(rules("Crawl-delay: 0.3"))) as site,
-        Frontier.from_url(redis_server.url, "ordered") as frontier,
-        redis_server.client() as client,
-    ):
-        worker = crawl("ordered", None, given)
-        worker.wait_for("Spider opened")
-        frontier.push([f"{site.url}/1{n}" for n in range(2)])
-        wait_until(lambda: frontier.status()["finished"] == 2, 20, "they are fetched")
-        (before,) = client.zrange(workers, 0, -1)
-        client.delete(slot)
-        client.hincrby(key_prefix("ordered", 0) + f"worker:{before.decode()}", "seq", -1)
-        wait_until(lambda: client.zrange(workers, 0, -1) not in ([], [before]), 20, "it is back")
-        frontier.push([f"{site.url}/2{n}" for n in range(5)])
-        wait_until(lambda: len(site.hits) == 8, 20, "all are fetched")
-        worker.terminate()
-        worker.wait()
-    (times,) = pages(site).values()
-    assert shortest_gap(times[2:]) >= 0.3 - JITTER
-
-
-def test_a_new_run_fetches_anew(crawl: Run) -> None:
-    """And heeds what it says now; a resumed run does not ask."""
-    said = ["Disallow: /1"]
-    with Site(lambda path: rules(*said)() if path == "/robots.txt" else Answer("x")) as site:
-        for expected in (1, 2):
-            worker = crawl("hosts", site, OBEY, sites=site.url, pages=4).wait()
-            assert worker.reason == "finished"
-            assert sum(robots_hits(site).values()) == expected
-            assert worker.stats["robotstxt/forbidden"] == 1
-            said[:] = ["Disallow: /2"]
-    assert site.counts() == {"/robots.txt": 2, "/0": 2, "/1": 1, "/2": 1, "/3": 2}
-
-
-def test_the_one_who_fetches_is_killed(
-    crawl: Run, redis_server: RedisServer, hang: threading.Event
-) -> None:
-    """Another one fetches it when the first one's time is over, and Disallow is heeded."""
-    with (
-        Site(with_robots(rules("Disallow: /1", until=hang))) as site,
-        redis_server.client() as client,
-    ):
-        workers = fleet(crawl, site, 2, {"REDISQ_LEASE_TTL": 2}, n_hosts=1, pages=40)
-        first, other = fetcher_first(site, workers)
-        first.kill()
-        client.zadd("redisq:{hosts:0}:robots_until", {f"127.0.0.1:{site.port}": 1})
-        finish([other], hang)
-    assert site.hits[1].path == "/robots.txt"
-    assert sum(robots_hits(site).values()) == 2
-    assert other.stats["robotstxt/forbidden"] == 11
-
-
-def test_the_one_who_fetches_waits_for_the_slot(crawl: Run, redis_server: RedisServer) -> None:
-    """A worker that has the slot's turn, and pages that wait for the robots.txt, gives it up."""
-    with (
-        Site(with_robots(rules("Disallow: /1"))) as site,
-        redis_server.client() as client,
-        Frontier.from_url(redis_server.url, "ordered") as frontier,
-    ):
-        frontier.push([f"{site.url}/{n}" for n in range(4)])
-        run, host = frontier.status()["run"], f"127.0.0.1:{site.port}"
-        execute(client, calls.robots_txt("ordered", 0, run, host))  # as another worker
-        slot = "redisq:{ordered:0}:slot:127.0.0.1"
-        worker = crawl("ordered", None, {**OBEY, "REDISQ_SLOT_DELAY": 0.1})
-        wait_until(lambda: client.hget(slot, "owner"), 30, "it has the turn")
-        wait_until(lambda: not client.hget(slot, "owner"), 30, "it has given it up")
-        assert not site.hits
-        execute(client, calls.robots_txt("ordered", 0, run, host, text=b"", ttl=0))
-        assert worker.wait().reason == "finished"
-    assert site.counts() == {"/robots.txt": 1, "/0": 1, "/2": 1, "/3": 1}
-
-
-def test_a_host_that_wants_to_be_left_alone(crawl: Run) -> None:
-    """Pages go back while robots.txt waits for the end of a Retry-After; then it is heeded."""
-    asked = []
-
-    def answer() -> Answer:
-        asked.append(time.monotonic())
-        if len(asked) == 1:
-            return Answer("later", status=503, headers={"Retry-After": "2"})
-        return rules("Disallow: /1")()
-
-    with Site(with_robots(answer)) as site:
-        settings = {"RETRY_TIMES": 2}
-        workers = fleet(crawl, site, 2, settings, n_hosts=1, pages=5)
-        finish(workers, threading.Event())
-    # A worker has one page at a time of a host that has not answered.
-    assert total(workers, "redisq/sent_back") >= 1
-    # The other worker fetches it, too, if it is given the slot's turn first.
-    assert 2 <= len(asked) <= 3
-    assert min(hit.at for hit in site.hits[1:]) - asked[0] >= 2 - JITTER
-    assert site.counts() == {"/robots.txt": len(asked), "/0": 1, "/2": 1, "/3": 1, "/4": 1}
-
-
 def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: RedisServer) -> None:
     """A robots.txt that may be asked for again only in a minute does not wait as a download: the
     worker can do but one at a time, and fetches from the other host meanwhile."""
@@ -576,37 +396,6 @@ def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: Redi
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         status = frontier.status()
         assert (status["queued"], status["dead"]) == (5, 0)
-
-
-def test_a_robots_txt_that_leads_to_a_host_that_is_left_alone(
-    crawl: Run, redis_server: RedisServer
-) -> None:
-    """Its host's pages wait; it is asked for again now and then, until it can be had."""
-    asked: list[float] = []
-    sites: list[Site] = []
-    well = threading.Event()
-
-    def answer() -> Answer:
-        if sites[0].hits[-1].host.startswith("127.0.0.1:"):
-            asked.append(time.monotonic())
-            there = f"http://127.0.0.2:{sites[0].port}/robots.txt"
-            return Answer("", status=302, headers={"Location": there})
-        if not well.is_set():
-            return Answer("later", status=503, headers={"Retry-After": "60"})
-        return rules("Disallow: /1")()
-
-    with Site(with_robots(answer), hosts=2) as site:
-        sites.append(site)
-        worker = crawl("hosts", None, {**OBEY, "RETRY_TIMES": 2}, sites=site.urls(1), pages=5)
-        wait_until(lambda: len(asked) == 3, 60, "it is asked for again")
-        assert robots_hits(site) == {f"127.0.0.1:{site.port}": 3, f"127.0.0.2:{site.port}": 1}
-        assert not pages(site)
-        well.set()
-        with Frontier.from_url(redis_server.url, "hosts") as frontier:
-            frontier.resume("127.0.0.2")
-        assert worker.wait().reason == "finished"
-    assert min(later - at for at, later in itertools.pairwise(asked)) >= CLOSED_FOR - JITTER
-    assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 4
 
 
 @pytest.mark.parametrize("slot", ["", "group"])
@@ -640,28 +429,6 @@ def test_a_robots_txt_that_cannot_be_had_for_long(
         assert (status["queued"], status["dead"]) == (5, 0)
 
 
-def test_a_robots_txt_that_leads_to_a_host_that_never_answers(
-    crawl: Run, redis_server: RedisServer
-) -> None:
-    """Everything is allowed, as where its own host does not answer, though the other is left alone
-    after each attempt for longer than a retry waits."""
-
-    def page(path: str) -> Answer:
-        there = f"http://127.0.0.2:{site.port}/robots.txt"
-        if path == "/robots.txt":
-            return Answer("", status=302, headers={"Location": there})
-        return Answer("x")
-
-    site = Site(page)
-    with site, Frontier.from_url(redis_server.url, "ordered") as frontier:
-        frontier.push([f"{site.url}/{n}" for n in range(5)])
-        frontier.limit("127.0.0.2", delay=5)
-        worker = crawl("ordered", None, {**OBEY, "RETRY_TIMES": 2}).wait()
-        assert worker.reason == "finished"
-        assert frontier.status()["dead"] == 0
-    assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 5
-
-
 @pytest.mark.long
 def test_another_robots_txt_of_the_slot(crawl: Run) -> None:
     """While one is answered with 5xx its pages do not keep those from being fetched that stand
@@ -676,53 +443,6 @@ def test_another_robots_txt_of_the_slot(crawl: Run) -> None:
         worker.terminate()
         worker.wait()
     assert set(broken.counts()) == {"/robots.txt"}
-
-
-HOSTILE = {
-    "plain": "User-agent: *\n" + "\n".join(f"Disallow: /p{n}" for n in range(60_000)),
-    "wildcards": "User-agent: *\n" + "\n".join(f"Disallow: /*a{n}*b$" for n in range(60_000)),
-    "wildcard": "User-agent: *\n" + f"Disallow: /{'*a' * 900}b\n" * 600,
-    "agents": "".join(f"User-agent: a{n}\n" for n in range(3_000))
-    + "".join(f"Disallow: /{n}\n" for n in range(3_000)),
-    "ours": "User-agent: scrapy\n" * 3_000 + "".join(f"Disallow: /{n}\n" for n in range(9_000)),
-    "between": "".join(f"User-agent: a{n}\nxx\n" for n in range(20_000)) + "Disallow: /\n" * 9,
-    "breaks": "User-agent: *\n" + "Disallow: /1\x0bDisallow: /*2\u2028Disallow: /3\n" * 20_000,
-    "empty": "\n" * 600_000,
-    "maps": "Sitemap: https://a.example/x\n" * 40_000,
-    "line": "User-agent: *\nDisallow: /" + "x" * 2_000_000,
-}
-AGENT = "Scrapy/2.19 (+https://scrapy.org)"
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_texts(text: str) -> None:
-    """Whatever a host sends is made short, parsed and asked about in a bounded time."""
-    began = time.process_time()
-    lines, _ = condensed(text.encode(), AGENT)
-    parser = Protego.parse(lines.decode())
-    assert time.process_time() - began < 3  # 0.5 s at most on an idle machine
-    for url in ("https://a.example/x", "https://a.example/" + "ab" * 1_000):
-        parser.can_fetch(url, AGENT)
-        began = time.process_time()
-        parser.can_fetch(url, AGENT)
-        assert time.process_time() - began < 0.1
-
-
-def test_what_is_left_out() -> None:
-    """Rules behind too many; nothing is lost by what is for others, and no rule is cut in two."""
-    others = "".join(f"User-agent: a{n}\nDisallow: /\n" for n in range(9_000))
-    mine = "User-agent: other\nUser-agent: scrapy\nDisallow: /mine # 1\nAllow: /mine/all\n"
-    lines, too_many = condensed((others + mine).encode(), AGENT)
-    assert not too_many
-    parser = Protego.parse(lines.decode())
-    allowed = [parser.can_fetch(f"https://a/{path}", AGENT) for path in ("", "mine", "mine/all")]
-    assert allowed == [True, False, True]
-    many = "User-agent: *\n" + "".join(f"Disallow: /p{n}$\n" for n in range(1_200))
-    lines, too_many = condensed(many.encode(), AGENT)
-    assert (too_many, lines.count(b"Disallow")) == (True, MAX_COST // 10)
-    rule = b"Disallow: /" + b"x" * 40 + b"\n"
-    lines, _ = condensed(b"User-agent: *\n" + rule * (MAX_TEXT // len(rule) + 1), AGENT)
-    assert lines.splitlines()[-1] == rule.strip()
 
 
 @pytest.mark.long
@@ -800,15 +520,6 @@ def test_no_answer(crawl: Run, hang: threading.Event) -> None:
     assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in range(6)}}
     errors = [stat for worker in workers for stat in worker.stats if "robotstxt/exception" in stat]
     assert len(errors) == 1
-
-
-def test_text_that_is_none(crawl: Run, hang: threading.Event) -> None:
-    """Bytes at random, of more than is kept, do no harm; what is in front of them is heeded."""
-    text = b"User-agent: *\nDisallow: /1\n" + random.Random(6).randbytes(900_000)
-    with Site(with_robots(lambda: Answer(text, until=hang))) as site:
-        finish(fleet(crawl, site, 2, n_hosts=1, pages=6), hang)
-    assert sum(robots_hits(site).values()) == 1
-    assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 5
 
 
 def test_closing_while_it_is_fetched(

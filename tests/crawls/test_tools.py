@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from scrapy import cmdline
@@ -21,8 +22,13 @@ from scrapy.settings import Settings
 from lab.launcher import fork
 from lab.servers import free_port
 from lab.site import Site, linked_pages
+from scrapy_redisq import (
+    RedisqBackOffMiddleware,
+    RedisqRetryMiddleware,
+    RedisqRobotsTxtMiddleware,
+)
 from scrapy_redisq.addon import Addon
-from scrapy_redisq.participation import joins
+from scrapy_redisq.participation import why_alone
 from tests.harness.crawl import PROJECT, Crawl
 
 TABLES = {"dict": {"table": "pages", "key": ["url"], "columns": {"url": "str", "pid": "int"}}}
@@ -109,7 +115,7 @@ class Own(ScrapyCommand):
 
     def answer(self) -> None:
         assert self.settings is not None
-        type(self).joined = joins(self.settings)
+        type(self).joined = not why_alone(self.settings)
         Addon().update_settings(self.settings)
         assert (self.settings.getpriority("SCHEDULER") == 15) == type(self).joined
 
@@ -165,6 +171,37 @@ def test_a_projects_own_command_joins_if_it_is_a_crawl(
 
 def test_a_crawl_that_is_started_from_python_joins() -> None:
     """Whatever is in sys.argv; unless it is switched off. A wrong value is left to the worker."""
-    assert joins(Settings())
-    assert not joins(Settings({"REDISQ_ENABLED": "no"}))
-    assert joins(Settings({"REDISQ_ENABLED": "perhaps"}))
+    assert not why_alone(Settings())
+    assert why_alone(Settings({"REDISQ_ENABLED": "no"}))
+    assert not why_alone(Settings({"REDISQ_ENABLED": "perhaps"}))
+
+
+SCRAPYS = "scrapy.downloadermiddlewares."
+
+
+@pytest.mark.parametrize(
+    ("own", "scrapys", "place"),
+    [
+        (RedisqRetryMiddleware, f"{SCRAPYS}retry.RetryMiddleware", 550),
+        (RedisqRobotsTxtMiddleware, f"{SCRAPYS}robotstxt.RobotsTxtMiddleware", 100),
+        (RedisqBackOffMiddleware, "", 950),
+    ],
+)
+def test_the_add_on_leaves_middlewares_to_the_project(own: type, scrapys: str, place: int) -> None:
+    """One of ours takes the place of Scrapy's, unless the project has said something about it."""
+
+    def placed(chosen: dict[Any, Any]) -> dict[Any, Any]:
+        settings = Settings({"DOWNLOADER_MIDDLEWARES": chosen}, priority="project")
+        Addon().update_settings(settings)
+        merged = settings.getwithbase("DOWNLOADER_MIDDLEWARES")
+        ours = (own, f"{own.__module__}.{own.__name__}", f"scrapy_redisq.{own.__name__}", scrapys)
+        return {name: merged[name] for name in ours if name in merged}
+
+    scrapys_is_off = {scrapys: None} if scrapys else {}
+    assert placed({}) == {f"scrapy_redisq.{own.__name__}": place, **scrapys_is_off}
+    for name in (own, f"{own.__module__}.{own.__name__}"):
+        assert placed({name: 40})[name] == 40
+        assert f"scrapy_redisq.{own.__name__}" not in placed({name: 40})
+    if scrapys:
+        assert placed({scrapys: None}) == {scrapys: None}
+        assert placed({scrapys: 120}) == {scrapys: 120}

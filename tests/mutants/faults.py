@@ -66,7 +66,7 @@ MUTANTS = [
     Mutant(
         "frontier/lua/run/reap.lua", "remove_worker(worker, true)", "remove_worker(worker)", WORKERS
     ),
-    Mutant("worker/appetite.py", "quiet\n            or not self", "not self", WORKERS),
+    Mutant("worker/worker.py", "quiet\n            or not self._may", "not self._may", WORKERS),
     Mutant("frontier/shard_task.py", "demand.low or demand.rests", "demand.low", RUN_SESSION),
     # Several logs
     Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
@@ -316,13 +316,13 @@ MUTANTS = [
         "tests/crawls/test_robots.py",
     ),
     Mutant(
-        "worker/politeness/allowance.py",
+        "worker/politeness/turns.py",
         "return start - now if start < self.ends else NOT_NOW",
         "return start - now",
         LIMITS,
     ),
     Mutant(
-        "worker/politeness/allowance.py",
+        "worker/politeness/turns.py",
         "self.tat = max(self.tat, now) + self.interval",
         "self.tat = self.tat + self.interval",
         "tests/unit/test_allowance.py",

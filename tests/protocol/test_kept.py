@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -285,22 +284,6 @@ def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> Non
         "<GET http://a/inner>, which stayed in its process: no answer",
     )
     first.exchange()
-
-
-@pytest.mark.parametrize("dont_filter", [False, True])
-def test_too_large_a_body_is_not_copied(process: NewProcess, dont_filter: bool) -> None:
-    """It is refused before a fingerprint is made, for which Scrapy copies it six times."""
-    worker = process()
-    request = Request("https://a/", method="POST", body=b"x" * 4_000_000, dont_filter=dont_filter)
-    tracemalloc.start()
-    try:
-        with worker.of(None):
-            assert not worker.outbox.take(request)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 2 * len(request.body)
-    assert worker.crawler.stats.get_value("redisq/refused/too_large") == 1
 
 
 def test_what_a_filter_of_others_has_let_through(process: NewProcess) -> None:

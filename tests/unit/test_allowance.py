@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from scrapy_redisq.frontier.operations import TurnGrant
-from scrapy_redisq.worker.politeness.allowance import Allowance
-from scrapy_redisq.worker.politeness.turns import Turns
+from scrapy_redisq.worker.politeness.turns import Allowance, Turns
 
 
 def test_a_rate_is_not_saved_up() -> None:

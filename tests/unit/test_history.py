@@ -1,4 +1,4 @@
-"""What is kept of a finished request."""
+"""What is kept of a finished request, and told of one that failed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import msgspec
 from scrapy.http import Request
+from twisted.python.failure import Failure
 
 from scrapy_redisq.frontier.operations import Finish, Lease
-from scrapy_redisq.worker.history import MOST_TRIES, record_of
-from scrapy_redisq.worker.page import Page
+from scrapy_redisq.worker.page import MOST_TRIES, Page, describe, record_of
 
 
 def test_a_record_of_odd_texts_and_numbers() -> None:
@@ -25,3 +25,13 @@ def test_a_record_of_odd_texts_and_numbers() -> None:
     record = msgspec.msgpack.decode(kept[1])
     assert (record["url"], record["method"]) == ("http://host/?", "GE?T")
     assert record["attempts"] == MOST_TRIES
+
+
+class Nameless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("nobody has set it")
+
+
+def test_an_exception_that_cannot_say_what_it_is() -> None:
+    """Its dead letter has its type."""
+    assert f"{Nameless.__module__}.Nameless: <exception" in describe(Failure(Nameless()))  # type: ignore[no-untyped-call]

@@ -1,8 +1,7 @@
 """One worker's part in the limits and the back-off of hosts.
 
-``gate``          what each download passes
-``turns``         waits until a slot's limits allow a download
-``allowance``     what the worker may do with one slot
-``judge``         whether the end of a download means trouble for its slot
-``retry_pauses``  how long a retry waits; ``http_headers`` what an answer says of that
+``gate``    what each download passes
+``turns``   what the worker may do with each slot, and who waits until its limits allow a download
+``judge``   whether the end of a download means trouble for its slot
+``pauses``  how long a retry waits, and what an answer says of that
 """

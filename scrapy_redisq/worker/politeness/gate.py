@@ -1,6 +1,4 @@
-"""Where each download begins and ends (see ``Downloads.gate_by``): it waits for its slot, and
-how it ends is told to the frontier.
-"""
+"""Where each download begins and ends: it waits for its slot, and the frontier is told the end."""
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
@@ -20,13 +19,10 @@ from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, Turn
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
+from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Problem
-from scrapy_redisq.worker.politeness.allowance import NOT_NOW, Allowance
 from scrapy_redisq.worker.politeness.judge import Judge
-from scrapy_redisq.worker.politeness.turns import AT_THE_GATE, Turns
-
-if TYPE_CHECKING:
-    from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.politeness.turns import AT_THE_GATE, NOT_NOW, Allowance, Turns
 
 LONG = 1.0
 """Seconds: requests of a slot that is parked for longer than this do not wait in Scrapy, where they
@@ -68,7 +64,6 @@ class DownloadGate:
     How downloads ended goes to ``sessions``; ``wake`` has it sent early if that is needed. Without
     slots ``judge`` is None.
     ``download_timeout``: seconds that a download may take whose request does not say.
-    Without ``retries`` (RETRY_ENABLED) nothing that was tried is sent back.
     """
 
     crawl_paused = False
@@ -88,17 +83,15 @@ class DownloadGate:
         *,
         lease_ttl: float,
         download_timeout: float = DOWNLOAD_TIMEOUT,
-        throttles: bool = False,
-        retries: bool = True,
     ) -> None:
         self._engine = engine
         self._inbox = inbox
         self._in_progress = in_progress
         self._judge = judge
+        self._sessions = sessions
+        self._wake = wake
         self._lease_ttl = lease_ttl
         self._download_timeout = download_timeout
-        self._throttles = throttles
-        self._retries = retries
         self._valid_until: dict[ShardSession, float] = {}
         """After it other workers may take this one for dead on the shard."""
         self._turns = Turns(
@@ -106,62 +99,61 @@ class DownloadGate:
             # Scrapy begins these when others of the slot have ended, be it minutes later.
             in_progress.to_begin,
         )
-        self._sessions = sessions
         self._next_start: asyncio.TimerHandle | None = None
-        self._wake = wake
 
     # Downloads
 
     async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
-        """See ``_scrapy.downloads.Gate``. Raises `SlotParked`, `LeftAlone` or `Interrupted`."""
+        """See ``Downloads.gate_by``. Raises `SlotParked`, `LeftAlone` or `Interrupted`."""
         slot = slot_name(slot)
-        state = None
+        is_page = self._in_progress.asking(request) is not None
 
         def check(parked: float) -> None:
-            held = self.crawl_paused and self._in_progress.asking(request) is not None
-            self._check(request, slot, NOT_NOW if held else parked)
+            self._check(request, slot, NOT_NOW if self.crawl_paused and is_page else parked)
 
-        while self.crawl_paused and self._in_progress.asking(request) is not None:
+        while self.crawl_paused and is_page:
             check(0.0)
             await asyncio.sleep(AT_THE_GATE)
         if self._judge is not None and not (self._knows(slot) or self._engine.closing):
             self._turns.suspend(slot, 0.0)
             self._wake()
-        if self._turns:
-            state = await self._turns.may_begin(request, slot, check)
+        state = await self._turns.may_begin(request, slot, check) if self._turns else None
         if state is not None and self._inbox:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
         if (page := self._in_progress.get(request)) is not None:
             page.download.began = began
+        return partial(self._ended, request, slot, state, began)
 
-        def ended(result: Any) -> None:
-            if state is not None:
-                self._turns.ended(state, began)
-            if self._judge is not None:
-                told = self._judge.judge(slot, request, result, began)
-                if told and request.meta.get(WAITS_NOT_KEY):
-                    if 300 <= told.status < 400:
-                        # Where it leads, it may not be had: no page of the slot is fetched by that.
-                        told = replace(told, failed=None)
-                    elif told.failed:
-                        told = replace(told, status=-told.status)
-                self._judged(told, state)
-
-        return ended
+    def _ended(
+        self, request: Request, slot: str, state: Allowance | None, began: float, result: Any
+    ) -> None:
+        if state is not None:
+            state.end(began, time.monotonic())
+        told = self._judge and self._judge.judge(slot, request, result, began)
+        if told and request.meta.get(WAITS_NOT_KEY):
+            if 300 <= told.status < 400:
+                # Where it leads, it may not be had: no page of the slot is fetched by that.
+                told = replace(told, failed=None)
+            elif told.failed:
+                told = replace(told, status=-told.status)
+        if told:
+            self._judged(told, state)
 
     def _knows(self, slot: str) -> bool:
-        """Whether it is known what limits a slot has: it has a turn, or no limits.
-
-        Leases that came without a turn have no limits. Of what is downloaded on the side, or stays
-        in this process, the frontier has said nothing.
-        """
+        """Whether it is known what limits a slot has. Leases that came without a turn have none. Of
+        what is downloaded on the side, or stays in this process, the frontier has said nothing."""
         return (
             self._turns.knows(slot)
             or self._turns.is_free(slot)
             or self._inbox.highest(slot) is not None
             or self._in_progress.to_begin(slot)
         )
+
+    def check(self, request: Request, slot: str) -> None:
+        """Raises `SlotParked`, `LeftAlone` or `Interrupted` if ``request`` should not go on waiting
+        in Scrapy for something else than its slot."""
+        self._check(request, slot, self._turns.of(slot).parked - time.monotonic())
 
     def _check(self, request: Request, slot: str, parked: float) -> None:
         closing = self._engine.closing
@@ -182,9 +174,9 @@ class DownloadGate:
                 f"(DOWNLOAD_TIMEOUT)"
             )
 
-    def _judged(self, result: DownloadResult | None, state: Allowance | None) -> None:
-        if result is None or self._judge is None:
-            return
+    def _judged(self, result: DownloadResult, state: Allowance | None = None) -> None:
+        """Have the frontier told, where it wants to know."""
+        assert self._judge is not None
         is_news = self._judge.is_news(result)
         session = self._session_of(result.slot)
         if result.failed:
@@ -192,7 +184,7 @@ class DownloadGate:
             self._turns.suspend(result.slot, result.retry_after or 0.0)
             if self._turns.urgent:
                 self._wake()
-        elif self._throttles or (result.failed is False and state and state.in_trouble):
+        elif self._judge.throttles or (result.failed is False and state and state.in_trouble):
             session.outgoing.download_results.append(result)
         elif is_news:
             session.outgoing.statuses[result.slot] = result.status
@@ -204,47 +196,45 @@ class DownloadGate:
         judge = self._judge
         if judge is None or not judge.means_trouble(result):
             return False
-        if not self._retries or request.meta.get("dont_retry"):
+        if not judge.retries or request.meta.get("dont_retry"):
             return False  # the spider wants to see it
         if not isinstance(result, Response):
             page = self._in_progress.get(request)
             if page is None or not judge.has_answered(page.lease.slot):
                 return False  # there may be no such host
-            again = self._in_progress.back_offs(request) > 0
-            if judge.is_well(page.lease.slot, page.download.began, again=again):
-                self._in_progress.blame(request, most=TIMES)
+            if judge.is_well(page.lease.slot, page.download.began, again=page.tries > 0):
+                page.blame(TIMES)
                 return False
         return self._in_progress.send_back(request, counted=True, most=TIMES)
 
     def put_off(
         self, request: Request, slot: str, status: int, left: float, began: float | None = None
     ) -> None:
-        """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it
-        goes back, from the second failure of its slot on behind others, whose robots.txt may be
-        another one; or `LeftAlone` if it cannot. ``status``: the answer that says so, 0 if it is
-        not known. The slot is parked for ``left`` seconds at least. ``began``: when the answer was
-        asked for, which counts as a failure of the slot, once; None: it was counted.
+        """Nothing may be fetched from the host of ``request`` for now. Raises `SlotParked` as the
+        request goes back, or `LeftAlone` if it cannot. Without slots it becomes a dead letter.
 
-        Without slots it becomes a dead letter.
+        ``status``: the answer of robots.txt, 0 if it is not known. The slot is parked for ``left``
+        seconds at least. ``began``: when the answer was asked for, which counts as a failure of the
+        slot, once; None: it was counted.
         """
+        text = "its host answers 5xx to robots.txt, so nothing is allowed for now"
         if self._judge is None:
-            text = "its host answers 5xx to robots.txt, so nothing is allowed for now"
             self._in_progress.mark_failed(request, Problem("robots", text, status=status))
             raise IgnoreRequest(text)
+        failure = DownloadResult(slot, -status or -1, began or 0.0, failed=True)
         if began is not None:
-            self._judged(DownloadResult(slot, -status or -1, began, failed=True), None)
+            self._judged(failure)
         long_ago = time.monotonic() - LONG_AGO
-        told = DownloadResult(slot, -status or -1, long_ago, failed=True, retry_after=left)
-        self._judged(told, None)
+        self._judged(replace(failure, begun=long_ago, retry_after=left))
         if self._in_progress.send_back(request, counted=False, others_first=True):
             raise SlotParked("nothing is allowed for now", slot)
-        raise LeftAlone("its host answers 5xx to robots.txt, so nothing is allowed for now")
+        raise LeftAlone(text)
+
+    # What the scheduler asks before it hands a request to Scrapy
 
     def allowed_at_once(self, slot: str) -> int:
         """See ``Downloads.lift_limits``."""
-        return self._turns.tokens(slot_name(slot))
-
-    # What the scheduler asks before it hands a request to Scrapy
+        return self._turns.of(slot_name(slot)).tokens or 0
 
     def handed_out(self, request: Request, slot: str) -> None:
         """``request`` was handed to Scrapy."""
@@ -255,18 +245,9 @@ class DownloadGate:
         self._turns.suspend(slot, 0.0, told=True)
         self._wake()
 
-    def check(self, request: Request, slot: str) -> None:
-        """Raises `SlotParked`, `LeftAlone` or `Interrupted` if ``request`` should not go on waiting
-        in Scrapy for something else than its slot."""
-        self._check(request, slot, self._turns.parked(slot))
-
     def is_paused(self, slot: str) -> bool:
         """Whether a person has paused ``slot`` or the crawl, as far as this worker knows."""
-        return self.crawl_paused or self._turns.paused(slot)
-
-    def never_answers(self, slot: str) -> bool:
-        """Whether this worker has tried ``slot`` more than once, and never had an answer."""
-        return self._judge is not None and self._judge.never_answers(slot)
+        return self.crawl_paused or self._turns.of(slot).paused
 
     def remove_stuck(self, *, full: bool) -> list[tuple[Lease, ShardSession]]:
         """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
@@ -275,7 +256,10 @@ class DownloadGate:
         downloading, turns = self._trusted(), self._turns
 
         def can_start(slot: str) -> bool:
-            return downloading(slot) is not None and (turns.soon(slot) or turns.handed_back(slot))
+            # Of what the worker has handed back the frontier gives nothing without a turn.
+            return downloading(slot) is not None and (
+                turns.soon(slot) or turns.of(slot).handed_back
+            )
 
         return self._inbox.remove_stuck(can_start, full=full)
 
@@ -285,8 +269,8 @@ class DownloadGate:
         self._turns.is_done(request)
 
     def arrived(self, request: Request) -> None:
-        """A response has passed the downloader middlewares. They may answer by themselves, from a
-        cache or an API: then no download begins that would show that the slot answers."""
+        """A response has passed the downloader middlewares. Where these answer themselves, as a
+        cache does, no download has shown that the slot answers."""
         page = self._in_progress.get(request)
         if self._judge is not None and page is not None and not page.download.began:
             self._judge.answers(page.lease.slot)
@@ -312,7 +296,9 @@ class DownloadGate:
         waiting, places = self._inbox.waiting(), self._engine.downloads.places
         others = sum(not judge.in_doubt(slot) for slot in waiting)
         room = places - min(others, places // 2)
-        is_full = others < len(waiting) and self._in_progress.number_of(judge.in_doubt) >= room
+        is_full = (
+            others < len(waiting) and sum(map(judge.in_doubt, self._in_progress.slots())) >= room
+        )
 
         def trusted(slot: str) -> int | None:
             number = downloading(slot)
@@ -376,7 +362,8 @@ class DownloadGate:
         about it has changed."""
         self._turns.changed(slot)
         ruled = parked <= 0 and self._turns.knows(slot)  # perhaps it was parked for an hour
-        if ruled or slot in self._inbox.waiting() or self._in_progress.of_slot(slot):
+        is_held = slot in self._in_progress.slots() or self._inbox.highest(slot) is not None
+        if ruled or is_held:
             self._turns.suspend(slot, parked, told=True)
             self._wake()
 

@@ -7,11 +7,14 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from scrapy.crawler import Crawler
 from scrapy.http import Request, Response
+from scrapy.utils.misc import load_object
 
 from scrapy_redisq.frontier.config import SLOT_TTL
 from scrapy_redisq.frontier.operations import DownloadResult
-from scrapy_redisq.worker.politeness.http_headers import retry_after
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.politeness.pauses import retry_after
 
 REMEMBERED = 10_000
 """Slots that this worker knows something of."""
@@ -22,16 +25,18 @@ TELL_AGAIN = SLOT_TTL / 2
 
 @dataclass(slots=True)
 class _Known:
-    """What this worker knows of a slot. Times are those of time.monotonic()."""
+    """What this worker knows of a slot. Times are those of time.monotonic().
+
+    ``status``: the last one that the frontier was told of, at ``told_at``. ``well``: when the last
+    answer came that was no failure. ``failed``, ``failed_before``: the last failure, and the one
+    before.
+    """
 
     answered: bool = False
     status: int = -1
-    """The last one that the frontier was told of, and when."""
     told_at: float = -math.inf
     well: float = 0.0
-    """When the last answer came that was no failure."""
     failed: float = 0.0
-    """When the last failure was, and the one before."""
     failed_before: float = 0.0
 
 
@@ -42,13 +47,37 @@ class Judge:
     """Judges how downloads ended.
 
     ``codes`` are HTTP statuses by which a host asks to be left alone, ``failures`` exceptions that
-    mean that it does not answer.
+    mean that it does not answer. ``throttles``: the frontier wants to know how each download ended.
+    Without ``retries`` (RETRY_ENABLED) nothing that was tried is sent back.
     """
 
-    def __init__(self, codes: Collection[int], failures: tuple[type[BaseException], ...]) -> None:
+    def __init__(
+        self,
+        codes: Collection[int],
+        failures: tuple[type[BaseException], ...],
+        *,
+        throttles: bool = False,
+        retries: bool = True,
+    ) -> None:
         self._codes = frozenset(codes)
         self._failures = failures
+        self.throttles = throttles
+        self.retries = retries
         self._slots: dict[str, _Known] = {}
+
+    @classmethod
+    def of(cls, crawler: Crawler, settings: RedisqSettings) -> Judge | None:
+        """As settings say. None: without slots there is nothing to judge."""
+        if settings.scheduling == "priority":
+            return None
+        codes = settings.backoff_codes
+        exceptions = crawler.settings.getlist("RETRY_EXCEPTIONS") if codes else []
+        return cls(
+            codes,
+            tuple(map(load_object, exceptions)),
+            throttles=bool(settings.throttle),
+            retries=crawler.settings.getbool("RETRY_ENABLED"),
+        )
 
     def _known(self, slot: str) -> _Known:
         return self._slots.get(slot, _UNKNOWN)
@@ -76,9 +105,8 @@ class Judge:
         if not isinstance(result, Response):
             return DownloadResult(slot, 0, begun, failed=True) if trouble else None
         self.answers(slot, well=not trouble)
-        latency = request.meta.get("download_latency")
-        if request.meta.get("autothrottle_dont_adjust_delay") is True:
-            latency = None
+        adjusts = request.meta.get("autothrottle_dont_adjust_delay") is not True
+        latency = request.meta.get("download_latency") if adjusts else None
         return DownloadResult(
             slot,
             result.status,
@@ -110,15 +138,9 @@ class Judge:
         return self._known(slot).answered
 
     def in_doubt(self, slot: str) -> bool:
-        """Whether this worker has never had an answer from the slot, or the last one was a
-        failure."""
+        """Whether the slot has never answered here, or the last download of it failed."""
         known = self._known(slot)
         return not known.answered or known.failed > known.well
-
-    def never_answers(self, slot: str) -> bool:
-        """Whether at least two downloads of the slot have failed here, and none had an answer."""
-        known = self._known(slot)
-        return not known.answered and known.failed_before > 0
 
     def is_news(self, result: DownloadResult) -> bool:
         """Whether the status has to be told, because it is not the last one that was."""

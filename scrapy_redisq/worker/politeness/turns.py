@@ -13,31 +13,137 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.inbox import PATIENCE
-from scrapy_redisq.worker.politeness.allowance import NOT_NOW, Allowance
+
+NOT_NOW = 3_600.0
+"""Seconds until something may start that needs a turn or a token first."""
+
+SLACK = 0.03
+"""Share of a delay by which it may be lengthened for what a request needs to get to the host."""
+
+MANY = 10_000
+"""More requests than a worker ever holds; of more slots nothing is remembered."""
+
+AHEAD = 1.0
+"""Seconds' worth of a limited slot's requests that are worth holding. More would take the place of
+requests of other slots: a worker may hold but so many in all."""
 
 AT_THE_GATE = 0.02
 """Seconds between looks at whether a download may begin."""
 
-
 RENEW = 0.5
 """Seconds before its end at which a turn is asked for again."""
-
 
 FREE_FOR = 10.0
 """Seconds for which a slot that the frontier called free of limits counts as such. Changes are told
 to workers at once, but for the limits of a worker that joins later."""
 
-
-MANY_SLOTS = 10_000
-"""More are not remembered."""
-
-
 EARLY = 0.2
 """Seconds before its parking ends that a slot is asked for; the frontier gives it a little
 earlier."""
+
+
+@dataclass
+class Allowance:
+    """What this worker may do with one slot. Times are those of time.monotonic().
+
+    ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None
+    without a limit on the concurrency, ``ends`` is None without a delay and a rate. ``not_before``
+    comes from what other workers have started, ``last`` is this worker's own last start. Nothing
+    begins before ``parked``; the slot is ``paused`` if a person says so. Answers of the frontier
+    from before ``suspended`` do not count. ``in_trouble``: it wants to know how downloads end.
+
+    Requests are ``on_the_way`` when they were handed to Scrapy, ``at_the_gate`` when their download
+    is held up, ``flying`` when it has begun. Of these ``uncounted`` were begun before
+    ``counted_since``, while any number was allowed, and have no tokens: one that hangs would keep a
+    slot that has failed from its next try. ``handed_back``: the frontier knows all of it, and that
+    it is of no use.
+    """
+
+    slot: str
+    delay: float = 0.0
+    interval: float = 0.0
+    burst: int = 1
+    ends: float | None = None
+    not_before: float = 0.0
+    last: float | None = None
+    tat: float = 0.0
+    tokens: int | None = None
+    parked: float = 0.0
+    paused: bool = False
+    suspended: float = 0.0
+    in_trouble: bool = False
+    on_the_way: int = 0
+    at_the_gate: int = 0
+    flying: int = 0
+    uncounted: int = 0
+    counted_since: float = 0.0
+    handed_back: bool = False
+
+    def wait(self, now: float) -> float:
+        """Seconds until a download may begin; NOT_NOW without a turn or a token."""
+        if self.tokens is not None and self.counted >= self.tokens:
+            return NOT_NOW
+        if self.ends is None:
+            return max(0.0, self.parked - now)
+        by_rate = self.tat - (self.burst - 1) * self.interval
+        start = max(self._by_delay(now), by_rate)
+        return start - now if start < self.ends else NOT_NOW
+
+    def _by_delay(self, now: float) -> float:
+        start = max(now, self.parked, self.not_before)
+        return start if self.last is None else max(start, self.last + self.delay)
+
+    def stock(self, now: float) -> int:
+        """How many requests are worth holding: as many as may begin soon, but one at least."""
+        most: float = MANY
+        if self.delay:
+            most = min(most, 1 + (now + AHEAD - self._by_delay(now)) // self.delay)
+        if self.interval:
+            most = min(most, self.burst + (now + AHEAD - max(now, self.tat)) // self.interval)
+        if self.tokens is not None:
+            most = min(most, 2 * self.tokens)
+        return int(max(1, most))
+
+    def begin(self, now: float) -> None:
+        """A download begins."""
+        self.flying += 1
+        self.handed_back = False
+        self.last = now
+        self.tat = max(self.tat, now) + self.interval
+
+    def shift(self, late: float) -> None:
+        """The last request got to its host ``late`` seconds after it began here, so the next one
+        must begin later, too."""
+        if self.last is not None:
+            self.last += late
+        self.tat += late
+
+    def end(self, began: float, now: float) -> None:
+        """A download has ended; its request got to the host some time since it ``began``."""
+        self.flying -= 1
+        self.uncounted -= self.uncounted > 0 and began < self.counted_since
+        self.shift(min(now - began, SLACK * max(self.delay, self.interval)))
+
+    def limit(self, tokens: int | None, now: float) -> None:
+        """So many downloads are allowed at a time, None: any number."""
+        if tokens is None:
+            self.uncounted, self.counted_since = 0, 0.0
+        elif self.tokens is None:
+            self.uncounted, self.counted_since = self.flying, now
+        self.tokens = tokens
+
+    @property
+    def counted(self) -> int:
+        """Downloads that have a token."""
+        return self.flying - self.uncounted
+
+    @property
+    def idle(self) -> bool:
+        return not (self.on_the_way or self.flying or self.at_the_gate)
 
 
 _UNLIMITED = Allowance("")
@@ -58,8 +164,6 @@ class Turns:
     ) -> None:
         self._turns: dict[str, Allowance] = {}
         self._on_the_way: dict[Hashable, tuple[Allowance, float]] = {}
-        self._warm: set[str] = set()
-        """Slots of which a download has ended here."""
         self._free: dict[str, float] = {}
         """Slots without limits, and until when that is known."""
         self._urgent = False
@@ -69,13 +173,25 @@ class Turns:
     def __bool__(self) -> bool:
         return bool(self._turns)
 
+    def of(self, slot: str) -> Allowance:
+        """What is known of a slot, to be read."""
+        return self._turns.get(slot, _UNLIMITED)
+
+    def knows(self, slot: str) -> bool:
+        """Whether ``slot`` has, or had lately, limits that this worker heeds."""
+        return slot in self._turns
+
+    def is_free(self, slot: str) -> bool:
+        """Whether the frontier said lately that ``slot`` has no limits."""
+        return self._free.get(slot, 0.0) > time.monotonic()
+
+    # What the frontier says
+
     def received(
         self, grants: Iterable[TurnGrant], told: Iterable[TurnReport], sent_at: float
     ) -> list[str]:
-        """Take in what the frontier says in return for a `report`, sent at ``sent_at``.
-
-        -> slots of which this worker may start nothing: it was refused the turn or tokens.
-        """
+        """Take in what the frontier says in return for a `report`, sent at ``sent_at``. -> slots of
+        which this worker was refused the turn or tokens."""
         for report in told:
             state = self._turns.get(report.slot)
             # A worker that has kept a token for a download that has ended since has to tell so.
@@ -95,11 +211,8 @@ class Turns:
             self._urgent = True
             return False
         state.handed_back = False
-        state.delay, state.interval, state.burst = (
-            grant.delay / 1e6,
-            grant.interval / 1e6,
-            grant.burst,
-        )
+        state.delay, state.interval = grant.delay / 1e6, grant.interval / 1e6
+        state.burst = grant.burst
         # What a slower rate led to, a faster one never does.
         state.tat = min(state.tat, now + state.burst * state.interval)
         state.in_trouble, state.paused = bool(grant.trouble), bool(grant.paused)
@@ -107,7 +220,7 @@ class Turns:
         state.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0
         self._free.pop(grant.slot, None)
         if grant.is_free:
-            if len(self._free) >= MANY_SLOTS:
+            if len(self._free) >= MANY:
                 self._free.clear()
             self._free[grant.slot] = now + FREE_FOR
             state.ends = None
@@ -125,10 +238,9 @@ class Turns:
     def _drop_if_idle(self, slot: str, *, free: bool = False) -> None:
         """``free``: the slot has no limits, so what comes of it later need not ask."""
         state = self._turns.get(slot)
-        now = time.monotonic()
         if state is None or state.paused:  # for an hour, as it says, and perhaps for longer
             return
-        is_over = state.idle and state.parked <= now
+        is_over = state.idle and state.parked <= time.monotonic()
         if is_over and (free or not self._has_more(slot)):
             del self._turns[slot]
 
@@ -140,15 +252,13 @@ class Turns:
         state = self._turns.setdefault(slot, Allowance(slot))
         # Of many failures at a time one is urgent.
         self._urgent = self._urgent or told or state.parked <= now
-        state.suspend(now, now + parked if told else max(state.parked, now + parked))
+        state.ends, state.suspended, state.handed_back = 0.0, now, False
+        state.parked = now + parked if told else max(state.parked, now + parked)
         state.paused = state.paused and not told
 
-    def _known(self, slot: str) -> Allowance:
-        return self._turns.get(slot, _UNLIMITED)
-
-    def tokens(self, slot: str) -> int:
-        """Downloads of ``slot`` that this worker may have at a time; 0: its limits do not say."""
-        return self._known(slot).tokens or 0
+    def changed(self, slot: str) -> None:
+        """``slot`` may have limits now."""
+        self._free.pop(slot, None)
 
     def forgotten(self, of: Callable[[str], bool] = lambda slot: True) -> None:
         """All turns are void, or those ``of`` some slots. Downloads go on."""
@@ -161,48 +271,18 @@ class Turns:
     # Starting
 
     def wait(self, slot: str) -> float:
-        """Seconds until another request of ``slot`` may be handed to Scrapy.
-
-        One at a time is on its way to a download whose start is limited.
-        """
-        state = self._known(slot)
+        """Seconds until another request of ``slot`` may be handed to Scrapy. One at a time is on
+        its way to a download whose start is limited."""
+        state = self.of(slot)
         if state.ends is not None and (state.on_the_way or state.at_the_gate):
-            return NOT_NOW
-        if self._is_cold(state):
             return NOT_NOW
         if state.tokens is not None and state.counted + state.on_the_way >= state.tokens:
             return NOT_NOW
-        return self._wait(state)
+        return self._wait_at_the_gate(state)
 
     def soon(self, slot: str) -> bool:
-        """Whether another request of ``slot`` may be handed to Scrapy as soon as its limits allow,
-        and nothing else need happen first."""
+        """Whether nothing else need happen first than that its limits allow it."""
         return self.wait(slot) < NOT_NOW
-
-    def knows(self, slot: str) -> bool:
-        """Whether ``slot`` has, or had lately, limits that this worker heeds."""
-        return slot in self._turns
-
-    def is_free(self, slot: str) -> bool:
-        """Whether the frontier said lately that ``slot`` has no limits."""
-        return self._free.get(slot, 0.0) > time.monotonic()
-
-    def changed(self, slot: str) -> None:
-        """``slot`` may have limits now."""
-        self._free.pop(slot, None)
-
-    def handed_back(self, slot: str) -> bool:
-        """Whether the frontier knows that this worker has no use for ``slot``: it gives no requests
-        of it without a turn, so what was known of the slot before is no reason to refuse them."""
-        return self._known(slot).handed_back
-
-    def parked(self, slot: str) -> float:
-        """Seconds for which ``slot`` is parked, as far as this worker knows; 0 or less: not."""
-        return self._known(slot).parked - time.monotonic()
-
-    def paused(self, slot: str) -> bool:
-        """Whether a person has paused ``slot``, as far as this worker knows."""
-        return self._known(slot).paused
 
     def handed_out(self, request: Hashable, slot: str) -> None:
         """``request`` was handed to Scrapy."""
@@ -219,11 +299,9 @@ class Turns:
     async def may_begin(
         self, request: Hashable, slot: str, check: Callable[[float], None]
     ) -> Allowance | None:
-        """Returns when the download of ``request`` may begin, and takes it for begun.
-
-        None: the slot has no limits. ``check`` is called with the seconds for which the slot is
-        parked, again and again while it is waited, and may raise.
-        """
+        """Returns when the download of ``request`` may begin, and takes it for begun; None: no
+        limits. Meanwhile ``check`` is called with the seconds for which the slot is parked,
+        and may raise."""
         state = self._turns.get(slot)
         if state is None:
             return None
@@ -247,38 +325,11 @@ class Turns:
         loop.call_soon(loop.call_soon, written)
         return state
 
-    def ended(self, state: Allowance, began: float) -> None:
-        """A download that had begun has ended, one way or the other."""
-        state.end(began, time.monotonic())
-        self._warmed_up(state)
-
     def _wait_at_the_gate(self, state: Allowance) -> float:
-        return NOT_NOW if self._is_cold(state) else self._wait(state)
-
-    def _is_cold(self, state: Allowance) -> bool:
-        """Whether the first download of a limited slot is under way here."""
-        return state.limited and state.flying > 0 and state.slot not in self._warm
-
-    def _wait(self, state: Allowance) -> float:
         now = time.monotonic()
         if state.tokens is not None and now > self._valid_until(state.slot):
             return NOT_NOW
         return state.wait(now)
-
-    def _warmed_up(self, state: Allowance) -> None:
-        """A download has ended: if it was the first of its slot, it may have got to its host only
-        now.
-
-        Until there is a connection a download may take much longer to begin than to be answered.
-        """
-        if state.slot in self._warm:
-            return
-        if len(self._warm) >= MANY_SLOTS:
-            self._warm.clear()
-        self._warm.add(state.slot)
-        now = time.monotonic()
-        state.not_before = max(state.not_before, now + state.delay)
-        state.tat = max(state.tat, now + state.interval)
 
     # Telling
 

@@ -7,7 +7,6 @@ import random
 
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from scrapy.dupefilters import RFPDupeFilter
 
 
 class Level(enum.IntEnum):
@@ -163,7 +162,3 @@ class HeavyStart(scrapy.Spider):
 
     def parse(self, response):
         pass
-
-
-class OtherFilter(RFPDupeFilter):
-    """A dupefilter that this package does not know."""

@@ -7,10 +7,8 @@ from urllib.parse import urlsplit
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
-from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
 from scrapy.utils.defer import deferred_from_coro
-from scrapy.utils.request import RequestFingerprinter
 
 from crawls.spiders.follow import Follow, Hosts
 
@@ -218,23 +216,6 @@ class Side(Follow):
         yield {"url": response.url, "parts": len(parts)}
 
 
-class Aside(Side):
-    """Yields its pages only if all parts were there: an exception is a part that was not."""
-
-    name = "aside"
-
-    async def start(self):
-        for n in range(10):
-            yield scrapy.Request(f"{self.sites[0]}/{n}")
-
-    async def parse(self, response):
-        try:
-            async for item in super().parse(response):
-                yield item
-        except IgnoreRequest:
-            self.logger.info("%s has not all of its parts", response.url)
-
-
 class Elsewhere(Hosts):
     """Each page of the last site asks for one more, which leads to another host: on the side, or
     with ``kept`` by a request that cannot be shared."""
@@ -370,137 +351,6 @@ class Unread(Follow):
             except asyncio.CancelledError:
                 return
         yield scrapy.Request(f"{self.site}/1")
-
-
-async def never():
-    """Awaits what is then cancelled."""
-    task = asyncio.ensure_future(asyncio.sleep(600))
-    asyncio.get_running_loop().call_later(0.05, task.cancel)
-    await task
-
-
-class Nameless(Exception):
-    def __str__(self):
-        return self.words  # which nobody has set
-
-
-class NamelessFingerprints(RequestFingerprinter):
-    def fingerprint(self, request):
-        if request.url.endswith("/nameless_fingerprint"):
-            raise Nameless
-        return super().fingerprint(request)
-
-
-class CancelledDownloads:
-    """Downloads nothing."""
-
-    lazy = False
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls()
-
-    async def download_request(self, request):
-        if request.url.endswith("nameless"):
-            raise Nameless
-        await never()
-
-    async def close(self):
-        pass
-
-
-class CancelledInput:
-    def process_spider_input(self, response, spider=None):
-        if response.url.endswith("/of_middleware"):
-            raise asyncio.CancelledError
-
-
-class CancelledItems:
-    async def process_item(self, item, spider=None):
-        if item["url"].endswith("/of_items"):
-            await never()
-        if item["url"].endswith("/nameless_item"):
-            raise Nameless
-        return item
-
-
-class Speechless(LogFormatter):
-    """Raises for all but what has gone well, or where it is asked to."""
-
-    def scraped(self, item, response, spider):
-        if item["url"].endswith("/not_told"):
-            raise ValueError("not told")
-        return super().scraped(item, response, spider)
-
-    def spider_error(self, failure, request, response, spider):
-        raise ValueError("not told")
-
-
-class Cancelled(scrapy.Spider):
-    """What its callbacks, and Scrapy for them, await is then cancelled; what Scrapy would log of
-    it raises."""
-
-    name = "cancelled"
-    custom_settings = {
-        "DOWNLOAD_HANDLERS": {"data": CancelledDownloads},
-        "SPIDER_MIDDLEWARES": {CancelledInput: 1},
-        "ITEM_PIPELINES": {CancelledItems: 1},
-        "LOG_FORMATTER": Speechless,
-        "REQUEST_FINGERPRINTER_CLASS": NamelessFingerprints,
-    }
-
-    def __init__(self, site="", **kwargs):
-        super().__init__(**kwargs)
-        self.site = site
-
-    async def start(self):
-        callbacks = (self.coroutine, self.async_generator, self.generator, self.of_items)
-        for callback in (*callbacks, self.nameless, self.asks):
-            yield scrapy.Request(f"{self.site}/{callback.__name__}", callback=callback)
-        for name in ("of_middleware", "not_told", "parse", "nameless_item"):
-            yield scrapy.Request(f"{self.site}/{name}")
-        yield scrapy.Request(f"{self.site}/404?of_errback", errback=self.of_errback)
-        yield scrapy.Request("data:,of_handler")
-        yield scrapy.Request("data:,nameless")
-
-    async def coroutine(self, response):
-        await never()
-
-    async def async_generator(self, response):
-        yield {"url": response.url}
-        await never()
-
-    def generator(self, response):
-        yield {"url": response.url}
-        raise asyncio.CancelledError
-
-    def asks(self, response):
-        yield scrapy.Request(f"{self.site}/nameless_fingerprint")
-
-    async def nameless(self, response):
-        yield {"url": response.url}
-        raise Nameless
-
-    def of_items(self, response):
-        for _ in range(150):  # more than Scrapy processes at a time
-            yield {"url": response.url}
-
-    def of_errback(self, failure):
-        yield {"url": failure.request.url}
-        raise asyncio.CancelledError
-
-    def parse(self, response):
-        yield {"url": response.url}
-
-
-class CancelledStart(Follow):
-    """What its start() awaits is then cancelled."""
-
-    name = "cancelled_start"
-
-    async def start(self):
-        yield scrapy.Request(f"{self.site}/0")
-        await never()
 
 
 class OwnRequest(Follow):

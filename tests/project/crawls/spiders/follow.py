@@ -80,25 +80,6 @@ class Many(Follow):
     first = "/0 /1 /2 /3 /4 /5 /6 /7 /0 /1 /2 /3"
 
 
-class Faulty(Follow):
-    """Raises on pages that end in 3, in a pipeline on those that end in 4."""
-
-    name = "faulty"
-    custom_settings = {"ITEM_PIPELINES": {"crawls.spiders.follow.RefuseFours": 1}}
-
-    def parse(self, response):
-        yield from super().parse(response)
-        if response.url.endswith("3"):
-            raise ValueError("a page that ends in 3")
-
-
-class RefuseFours:
-    def process_item(self, item):
-        if item["url"].endswith("4"):
-            raise RuntimeError("an item that ends in 4")
-        return item
-
-
 class Huge(Follow):
     """One request of more than a mebibyte on page 1, lambdas on page 2, a file on page 3."""
 
@@ -118,21 +99,6 @@ class Huge(Follow):
 
     def local(self, response):
         yield {"url": response.url, "local": True}
-
-
-class Stops(Follow):
-    """Blocks its event loop for a while on page 7."""
-
-    name = "blocks"
-
-    def __init__(self, seconds=0, **kwargs):
-        super().__init__(**kwargs)
-        self.seconds = float(seconds)
-
-    def parse(self, response):
-        if response.url.endswith("/7"):
-            time.sleep(self.seconds)
-        yield from super().parse(response)
 
 
 class Ordered(scrapy.Spider):
@@ -195,37 +161,6 @@ class Rotated(Hosts):
     custom_settings = {**Hosts.custom_settings, "DOWNLOADER_MIDDLEWARES": {Proxies: 750}}
 
 
-class Errback(Follow):
-    """Meets addresses where nobody listens, with and without an errback."""
-
-    name = "errback"
-    custom_settings = {"RETRY_ENABLED": False}
-
-    def parse(self, response):
-        yield {"url": response.url}
-        yield scrapy.Request("http://127.0.0.1:9/with", errback=self.failed)
-        yield scrapy.Request("http://127.0.0.1:9/without")
-
-    def failed(self, failure):
-        self.logger.info("dealt with %s", failure.request.url)
-
-
-class Documentation(Follow):
-    """Follows the links of real HTML within the site."""
-
-    name = "documentation"
-    first = "/index.html"
-
-    def parse(self, response):
-        if not isinstance(response, scrapy.http.HtmlResponse):
-            return
-        yield {"url": response.url}
-        for href in response.css("a::attr(href)").getall():
-            url = response.urljoin(href)
-            if url.startswith(self.site):
-                yield scrapy.Request(url)
-
-
 class Triple(Follow):
     """Three items a page, which differ in their position only, and items of `start()`."""
 
@@ -241,16 +176,6 @@ class Triple(Follow):
             yield {"url": response.url, "number": number}
         for href in response.css("a::attr(href)").getall():
             yield response.follow(href)
-
-
-class Unstorable(Follow):
-    """Asks for pages by requests that cannot be stored."""
-
-    name = "unstorable"
-
-    def parse(self, response):
-        for n in range(6):
-            yield scrapy.Request(f"{self.site}/local/{n}", callback=lambda response: None)
 
 
 class Late(Follow):

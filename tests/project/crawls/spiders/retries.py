@@ -27,18 +27,6 @@ class Delayed(Follow):
             yield response.follow(href, meta=meta)
 
 
-class DelayedLambda(Follow):
-    """Delays a request that cannot be shared."""
-
-    name = "delayed_lambda"
-
-    def parse(self, response):
-        yield {"url": response.url}
-        yield scrapy.Request(
-            f"{self.site}/local", callback=lambda r: {"url": r.url}, meta={"redisq_delay": 1}
-        )
-
-
 class Again(Follow):
     """Asks for a retry from its callback while a page is empty."""
 
@@ -107,13 +95,3 @@ class Flood(Follow):
     async def start(self):
         for n in itertools.count():
             yield scrapy.Request(f"{self.site}/{n}")
-
-
-class Delays(Follow):
-    """Start requests that wait, each for as long as its path says (in hundredths of seconds)."""
-
-    name = "delays"
-
-    async def start(self):
-        for delay in range(200, 560, 40):
-            yield scrapy.Request(f"{self.site}/{delay}", meta={"redisq_delay": delay / 100})

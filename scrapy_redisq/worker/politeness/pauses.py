@@ -1,7 +1,8 @@
-"""Headers of responses that say when: Retry-After, and dates."""
+"""How long to wait: what a response says by its headers, and what the settings say of retries."""
 
 from __future__ import annotations
 
+import random
 import re
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -11,18 +12,33 @@ from scrapy.http import Response
 _DATE_LENGTH = 64
 """Longer texts than this are no HTTP dates (which take 29 to 33 characters)."""
 
-
 RETRY_AFTER_MAX = 600.0
 """Seconds: no server stops a crawl for longer by one answer; it may ask again."""
+
+BASE, CAP = 2.0, 300.0
+"""Seconds. Other pauses than these are a list of one's own."""
+
+
+def retry_pause(
+    delays: tuple[float, ...] | str, retry: int, response: Response | None = None
+) -> float:
+    """Seconds before the ``retry``-th retry, counted from 1: what ``response`` asks for by
+    Retry-After, else what ``delays`` say for each, the last one repeated.
+
+    "exponential" is a random time up to `BASE` doubled with each retry, at most `CAP` ("full
+    jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS, 2015).
+    """
+    if response is not None and (asked := retry_after(response)) is not None:
+        return asked
+    number = max(1, retry)
+    if not isinstance(delays, str):
+        return delays[min(number, len(delays)) - 1]
+    return random.uniform(0, min(CAP, BASE * 2.0 ** min(number - 1, 64)))
 
 
 def retry_after(response: Response) -> float | None:
     """Seconds from the header Retry-After (RFC 9110, 10.2.3), a number or a date, at most
-    `RETRY_AFTER_MAX`; None where the header says nothing that makes sense.
-
-    A date is compared with the server's own Date where it sends one, because its clock and this
-    one need not agree.
-    """
+    `RETRY_AFTER_MAX`; None where the header says nothing that makes sense."""
     text = header(response, "Retry-After")
     if re.fullmatch(r"[0-9]+", text):
         asked = float(text[:_DATE_LENGTH])
@@ -32,7 +48,8 @@ def retry_after(response: Response) -> float | None:
 
 
 def seconds_until(text: str, response: Response) -> float:
-    """Seconds until a date of a header by the server's own clock; 0 if it is none."""
+    """Seconds until a date of a header by the server's own clock, as this one need not agree with
+    it; 0 if it is none."""
     until = _http_date(text)
     if until is None:
         return 0.0
