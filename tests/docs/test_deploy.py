@@ -22,8 +22,8 @@ from lab.servers import RedisServer
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.ops.autoscale import CrawlCommand
+from scrapy_redisq.ops.metrics.exporter import scale
 from scrapy_redisq.ops.metrics.families import EVENTS, METRICS, STATES, WAITS
-from scrapy_redisq.ops.metrics.scale import scale
 from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings

@@ -2,6 +2,5 @@
 
 ``exposition``  the metrics of frontiers, in Prometheus' text format
 ``families``    their names, labels and meanings, made of what `Frontier` says
-``scale``       how many workers would have work, as JSON
-``exporter``    answers with both by HTTP
+``exporter``    answers by HTTP, and says how many workers would have work
 """

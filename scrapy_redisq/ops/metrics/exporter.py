@@ -5,21 +5,23 @@ Nothing is changed, and no URL and no host is told.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import redis
 from aiohttp import web
 
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.scaling import CONCURRENCY
 from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.metrics.exposition import CONTENT_TYPE, Exposition
-from scrapy_redisq.ops.metrics.scale import scale
 from scrapy_redisq.ops.serving import Handler, NoThread, in_thread
 from scrapy_redisq.server.connection import Server
 
@@ -35,6 +37,35 @@ KEPT = 15.0
 THREADS = 4
 """Looks that go on at the same time: programs ask again and again, also beside a Redis that
 hangs."""
+
+
+Workers = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
+Positive = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ScaleQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """What ``/scale/NAME?…`` takes: see `Frontier.wanted_workers`."""
+
+    least: Workers = msgspec.field(default=0, name="min")
+    most: Workers = msgspec.field(default=1_000, name="max")
+    pages_per_minute: Positive | None = None
+    concurrency: Annotated[int, msgspec.Meta(ge=1)] = CONCURRENCY
+    rest_after: Positive = math.inf
+    run: str = ""
+
+
+def scale(frontier: Frontier, query: Mapping[str, str]) -> dict[str, Any]:
+    """How many workers would have work: {"workers": N, "because": "…"}. Raises ValueError for other
+    parameters, and what `Frontier.wanted_workers` does if Redis is away: then nobody should scale.
+    """
+    try:
+        given = msgspec.convert(dict(query), ScaleQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    if given.least > given.most:
+        raise ValueError(f"min is {given.least}, max {given.most}")
+    wanted = frontier.wanted_workers(**msgspec.structs.asdict(given))
+    return {"workers": wanted.workers, "because": wanted.because}
 
 
 class Programs:
