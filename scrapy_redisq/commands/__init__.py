@@ -32,10 +32,7 @@ class RedisqCommand(ScrapyCommand):
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
 
     def syntax(self) -> str:
-        return (
-            "{status,slots,pause,resume,workers,url,push,dead,reset,server,doctor,autoscale,"
-            "exporter,dashboard} …"
-        )
+        return "COMMAND …"
 
     def short_desc(self) -> str:
         return "Look at a scrapy-redisq frontier, feed it, mend it"

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
+from lab.launcher import fork
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.commands import display, status, watching
 from scrapy_redisq.commands.autoscale import _project_of
@@ -31,7 +32,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.ops.autoscale import CrawlCommand
 from tests.control.member import Member, some_urls
-from tests.harness.command import Ran, Redisq, at, scrapy
+from tests.harness.command import Ran, Redisq, at
 
 
 @pytest.mark.parametrize(
@@ -544,12 +545,13 @@ def shop(
 class TestInAProject:
     def test_a_process(self, tmp_path: Path, redis_server: RedisServer, shop: object) -> None:
         """The project's fingerprinter and the spider's custom_settings count, as for workers."""
-        lines = "https://a.example/x?1\nhttps://a.example/x?2\nftp://a.example/\n"
-        ran = scrapy(
-            "redisq", "push", "shop-books", "-", *at(redis_server), cwd=tmp_path, stdin=lines
-        )
-        assert (ran.code, ran.out) == (1, "shop-books: 1 new request, 1 duplicate, 1 bad\n")
-        assert (ran.err[:8], ran.err.count("\n")) == ("line 3: ", 1)
+        urls = ["https://a.example/x?1", "https://a.example/x?2", "ftp://a.example/"]
+        words = ["redisq", "push", "shop-books", *urls, *at(redis_server)]
+        output = tmp_path / "output"
+        assert fork("scrapy", words, tmp_path, output, dict(os.environ)).wait(60) == 1
+        said = output.read_text()
+        assert "shop-books: 1 new request, 1 duplicate, 1 bad\n" in said
+        assert "argument 3: " in said and said.count("\n") == 2
         with Frontier.from_url(redis_server.url, "shop-books") as frontier:
             config = frontier.config()
         assert config is not None
