@@ -35,8 +35,8 @@ class SiteLog:
     """Each path that was asked for more than once, with the pids in order of time."""
     unknown: list[str]
     """Paths that no page of the shop links to."""
-    unvisited_redirects: int
-    unvisited_missing: int
+    untried: int
+    """Redirects and dead links that nobody asked for."""
     rate: float
     """Pages per second in the last two seconds."""
 
@@ -61,8 +61,7 @@ class SiteLog:
             pages=pages,
             repeated={path: pids for path, pids in by_path.items() if len(pids) > 1},
             unknown=sorted(by_path.keys() - known),
-            unvisited_redirects=len(shop.redirects.keys() - by_path.keys()),
-            unvisited_missing=len(shop.missing - by_path.keys()),
+            untried=len((shop.redirects.keys() | shop.missing) - by_path.keys()),
             rate=recent / _RATE_WINDOW,
         )
 
@@ -71,7 +70,6 @@ class SiteLog:
 class FrontierView:
     """The frontier's view: counts of requests, and for each worker's pid what it says of it."""
 
-    state: str = "absent"
     queued: int = 0
     delayed: int = 0
     leased: int = 0
@@ -87,7 +85,6 @@ class FrontierView:
         status: dict[str, Any] = frontier.status()
         numbers = ("queued", "delayed", "leased", "dead", "duplicates", "reclaimed")
         return cls(
-            state=status["state"],
             **{name: status[name] for name in numbers},
             leases={worker["pid"]: worker["leased"] for worker in status["workers"]},
             seen_ago={worker["pid"]: worker["seen_ago"] for worker in status["workers"]},

@@ -46,13 +46,12 @@ def judge(outcome: Outcome) -> list[Check]:
     """All checks, kept or not."""
     shop, site = outcome.shop, outcome.site
     doubled = sum(len(rows) - len(set(rows)) for rows in (outcome.pages, outcome.books))
-    untried = site.unvisited_redirects + site.unvisited_missing
     return [
         _complete("rows of pages", set(shop.pages), outcome.pages),
         _complete("rows of books", {book.path for book in shop.books}, outcome.books),
         _none("rows doubled", doubled, "rows are in the database twice"),
         _fetched_twice(site, outcome.killed),
-        _none("links left out", untried, "redirects or dead links of the site were never tried"),
+        _none("links left out", site.untried, "redirects or dead links were never tried"),
         _none(
             "unknown URLs",
             len(site.unknown),

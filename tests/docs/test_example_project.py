@@ -163,7 +163,7 @@ def test_each_broken_promise_is_said(good: Outcome) -> None:
         "did not hold": replace(good, killed=Killed(pid=1, held=3)),
         "fetched twice": replace(good, killed=None, kill_wanted=False),
         f"did not hold: {path}": replace(good, site=replace(good.site, repeated={path: [2, 1, 1]})),
-        "never tried": replace(good, site=replace(good.site, unvisited_redirects=1)),
+        "never tried": replace(good, site=replace(good.site, untried=1)),
         "does not link to: /y": replace(good, site=replace(good.site, unknown=["/y"])),
         "1 requests are left": replace(good, frontier=FrontierView(leased=1)),
         "2 requests became dead": replace(good, frontier=FrontierView(dead=2)),
