@@ -122,11 +122,11 @@ class Network:
                 found[key.decode()] = (int(both[0] or 0), int(both[1] or 0))
         return found
 
-    def runs(self) -> set[tuple[str, bytes]]:
-        """Key of each shard's meta, and the run that it has."""
+    def runs(self, *more: SimulatedServer) -> set[tuple[str, bytes]]:
+        """Key of each shard's meta, and the run that it has; also of ``more`` servers."""
         return {
             (key.decode(), server.redis.hget(key, "run"))
-            for server in self.primaries
+            for server in (*self.primaries, *more)
             for key in server.redis.keys("redisq:*:meta")
         }
 

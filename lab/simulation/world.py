@@ -458,6 +458,7 @@ class World:
         old.cut_off |= {one.number for one in self.alive() if self.chance.random() < 0.5}
         await asyncio.sleep(min(fault.lasts, 2.0))
         old.cut_off.clear()
+        runs |= self.network.runs(old)  # it may have begun one since
         self.network.end_split(old)
         self._void_since(since)
         self._lost_since(since, runs)
