@@ -25,13 +25,13 @@ def requeue(name: str, shard: int, letters: Sequence[tuple[bytes, str, bytes | N
         (raw_string(letter_id), digest, False if entry is None else raw_string(entry))
         for letter_id, digest, entry in letters
     ]
-    return call_of("dead/requeue", name, shard, {"letters": data}, lambda reply: int(reply[0]))
+    return call_of("dead/take", name, shard, {"letters": data, "requeue": True}, sum)
 
 
 def purge(name: str, shard: int, letters: Sequence[tuple[bytes, str]]) -> Call[list[int]]:
     """-> for each of at most 100 dead letters (id, SHA-1) whether it was deleted."""
     data = [(raw_string(letter_id), digest) for letter_id, digest in letters]
-    return call_of("dead/purge", name, shard, {"letters": data}, list)
+    return call_of("dead/take", name, shard, {"letters": data, "requeue": False}, list)
 
 
 NamedLetters = list[tuple[bytes, bytes | None]]
@@ -159,30 +159,32 @@ def ask_seen(
 ) -> Call[Asked]:
     """-> whether a fingerprint is known. ``filtered``: the dupefilter decides about links."""
     data = {
+        "what": "has",
         "generation": generation,
         "run": run,
         "seen": seen.parameters(),
-        "fingerprint": fingerprint_item(seen.encode(fingerprint)) if filtered else False,
+        "fingerprints": [fingerprint_item(seen.encode(fingerprint))] if filtered else [],
         "start": exact_member(fingerprint),
     }
 
     def decode(reply: Any) -> Asked:
-        known, start = reply
-        return Asked(None if known < 0 else bool(known), bool(start))
+        *known, start = map(bool, reply)
+        return Asked(known[0] if known else None, start)
 
-    return call_of("seen/ask", name, shard, data, decode, seen.name)
+    return call_of("seen/filter", name, shard, data, decode, seen.name)
 
 
 def forget_seen(name: str, shard: int, run: str, generation: str, fingerprint: bytes) -> Call[bool]:
     """Take a fingerprint out of an exact dupefilter; -> whether it was there."""
-    data = {"generation": generation, "run": run, "fingerprint": exact_member(fingerprint)}
-    return call_of("seen/forget", name, shard, data, bool)
+    start = exact_member(fingerprint)
+    data = {"what": "forget", "generation": generation, "run": run, "start": start}
+    return call_of("seen/filter", name, shard, data, lambda reply: bool(reply[0]), "exact")
 
 
 def seen_status(name: str, shard: int, generation: str, seen: SeenFilter) -> Call[SeenStatus]:
     """What a dupefilter holds, and how much it errs."""
-    data = {"generation": generation, "seen": seen.parameters()}
-    return call_of("seen/status", name, shard, data, SeenStatus.from_reply, seen.name)
+    data = {"what": "status", "generation": generation, "seen": seen.parameters()}
+    return call_of("seen/filter", name, shard, data, SeenStatus.from_reply, seen.name)
 
 
 # Slots
@@ -276,17 +278,19 @@ def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]
 def tell(name: str, what: str, workers: Sequence[str] | None) -> Call[int]:
     """Tell workers, None: all, "quiet", "work" or "stop"; -> how many were told."""
     data = {"what": what, "workers": False if workers is None else workers}
-    return call_of("workers/tell", name, 0, data, int)
+    return call_of("orders", name, 0, data, int)
 
 
 def pause_run(name: str, shard: int, *, paused: bool) -> Call[bool]:
     """Have no worker claim anything of a shard, or let them; -> whether there is a frontier."""
-    return call_of("run/pause", name, shard, {"paused": paused}, bool)
+    return call_of("orders", name, shard, {"what": "pause" if paused else "resume"}, bool)
 
 
 def mend(name: str, shard: int) -> Call[str]:
     """Take away the mark of a key that was damaged; -> that key, "" if there is none."""
-    return call_of("run/mend", name, shard, {}, lambda key: key.decode(errors="replace"))
+    return call_of(
+        "orders", name, shard, {"what": "mend"}, lambda key: key.decode(errors="replace")
+    )
 
 
 # The past
@@ -337,37 +341,38 @@ class Action(NamedTuple):
 
 def series(name: str, shard: int, *, seconds: int, most: int) -> Call[list[Sample]]:
     """-> the newest samples of a list, oldest first."""
-    data = {"seconds": seconds, "most": most}
-    return call_of("past/series", name, shard, data, _reading(Sample.read))
+    data = {"list": f"series:{seconds}", "most": most}
+    return call_of("past", name, shard, data, _reading(Sample.read))
 
 
 def marks(name: str) -> Call[list[Mark]]:
     """-> marks, oldest first."""
-    return call_of("past/marks", name, 0, {}, _reading(msgspec.msgpack.Decoder(Mark).decode))
+    read = _reading(msgspec.msgpack.Decoder(Mark).decode)
+    return call_of("past", name, 0, {"list": "marks", "most": 1_000}, read)
 
 
 def actions(name: str) -> Call[list[Action]]:
     """-> what was noted, oldest first."""
-    return call_of("past/actions", name, 0, {}, _reading(msgspec.msgpack.Decoder(Action).decode))
+    read = _reading(msgspec.msgpack.Decoder(Action).decode)
+    return call_of("past", name, 0, {"list": "actions", "most": 1_000}, read)
 
 
 def note(name: str, by: str, what: str, on: str, number: int) -> Call[int]:
     """Note what somebody has done; -> 0 if it could not be noted."""
-    data = {"by": by, "what": what, "on": on, "number": number}
-    return call_of("past/note", name, 0, data, int)
+    return call_of("past", name, 0, {"note": (by, what, on, number)}, int)
 
 
 def history(
     name: str, shard: int, *, ids: Sequence[str] | None = None, skip: int = 0, most: int = 0
 ) -> Call[list[tuple[str, float, bytes]]]:
     """-> (id, us since 1970 when it ended, record) of these requests, or of the newest ones."""
-    data = {"ids": False if ids is None else ids, "skip": skip, "most": most}
+    data = {"history": True, "ids": False if ids is None else ids, "skip": skip, "most": most}
 
     def decode(reply: list[bytes]) -> list[tuple[str, float, bytes]]:
         triples = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [(id.decode(errors="replace"), float(at), record) for id, at, record in triples]
 
-    return call_of("past/history", name, shard, data, decode)
+    return call_of("past", name, shard, data, decode)
 
 
 def _reading(read: Callable[[bytes], T]) -> Callable[[list[bytes]], list[T]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -188,18 +188,6 @@ class Registration:
 NOBODY = Registration("", 0.0)
 """A producer is not registered."""
 
-_NO_TERMS = {
-    "name": "",
-    "since": JUST_NOW,
-    "lost": 0,
-    "resume": True,
-    "keep_alive": False,
-    "keep_seen": False,
-    "keep_config": False,
-    "max_pending": "",
-    "max_memory": "",
-}
-
 
 def call_of(
     script: str,
@@ -237,7 +225,6 @@ def join(
         "format": FORMAT,
         "config": config.to_meta(),
         "any_shards": config.any_shards,
-        **_NO_TERMS,
         **intent.to_input(),
         **registration.to_input(),
     }
@@ -264,15 +251,12 @@ def _refused(
             )
         case "wait":
             return MayComeBack(
-                f"frontier {name!r} has workers that gave no sign of life in time: it is "
-                f"forgotten (REDISQ_RESUME) if none of them comes back"
+                f"frontier {name!r} is forgotten (REDISQ_RESUME) if none of its workers comes back"
             )
         case "clear":
             return ClearFirst(f"frontier {name!r} has to be emptied before a run begins")
         case "lost":
-            return FrontierLost(
-                f"frontier {name!r} was begun anew or deleted while this worker was away"
-            )
+            return FrontierLost(f"frontier {name!r} was begun anew or deleted meanwhile")
         case "shard_lost":
             return ShardLost(name, shard)
         case "format":
@@ -296,7 +280,7 @@ def _arguments_for_people(stored: str, given: str) -> tuple[str, str]:
 
 def clock(name: str) -> Call[int]:
     """-> the time of shard 0, in us since 1970."""
-    return call_of("run/clock", name, 0, {}, int)
+    return call_of("run/server", name, 0, {}, lambda reply: int(reply[0]))
 
 
 def leave(
@@ -313,9 +297,8 @@ def leave(
     return call_of("run/leave", name, shard, data, int)
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """What `conclude` found: "complete", "sealed" with the ``number`` of the seal, or
+class Completion(NamedTuple):
+    """What `complete` found: "complete", "sealed" with the ``number`` of the seal, or
     "unfinished"; of the run ``run``, which has ``shards``, on several servers if ``spread``."""
 
     what: str
@@ -325,7 +308,7 @@ class Conclusion:
     spread: bool
 
 
-def conclude(
+def complete(
     name: str,
     shard: int,
     *,
@@ -333,14 +316,12 @@ def conclude(
     seal: int = 0,
     producer: bool = False,
     newcomer: bool = False,
-) -> Call[Conclusion]:
+) -> Call[Completion]:
     """Complete the run if nothing is left of it; with several shards, one step of that."""
 
-    def decode(reply: Any) -> Conclusion:
+    def decode(reply: Any) -> Completion:
         what, of_run, number, shards, spread = reply
-        return Conclusion(
-            what.decode(), of_run.decode(), int(number), int(shards), spread == b"True"
-        )
+        return Completion(what.decode(), of_run.decode(), int(number), shards, spread == b"True")
 
     data = {
         "run": run,
@@ -349,7 +330,7 @@ def conclude(
         "producer": producer,
         "newcomer": newcomer,
     }
-    return call_of("run/conclude", name, shard, data, decode)
+    return call_of("run/complete", name, shard, data, decode)
 
 
 def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
@@ -362,8 +343,7 @@ def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
     return call_of("run/open", name, shard, data, int)
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """What `look` found: nothing is left and nobody may add to it, how much there has been to do,
     and when the run began, in us by shard 0's clock (0: there is none)."""
 
@@ -394,7 +374,7 @@ def reap(
 
 def fill(name: str, shard: int) -> Call[Fill]:
     """-> how full the shard and its server are."""
-    return call_of("run/fill", name, shard, {}, lambda reply: Fill(*reply))
+    return call_of("run/server", name, shard, {}, lambda reply: Fill(*reply[1:4]))
 
 
 def status(name: str, shard: int) -> Call[dict[str, Any]]:
@@ -499,7 +479,12 @@ def record_seen(
 ) -> Call[list[int]]:
     """Record fingerprints in a dupefilter that stands alone; -> 1 for each that was new, else 0."""
     items = [fingerprint_item(seen.encode(each)) for each in fingerprints]
-    data = {"generation": generation, "seen": seen.parameters(), "fingerprints": items}
+    data = {
+        "what": "add",
+        "generation": generation,
+        "seen": seen.parameters(),
+        "fingerprints": items,
+    }
 
     def decode(reply: Any) -> list[int]:
         answers = list(reply)
@@ -507,7 +492,7 @@ def record_seen(
             raise ValueError(f"{answers!r:.100} is no answer of 0 or 1 for each fingerprint")
         return answers
 
-    return call_of("seen/add", name, 0, data, decode, seen.name)
+    return call_of("seen/filter", name, 0, data, decode, seen.name)
 
 
 def take_posts(

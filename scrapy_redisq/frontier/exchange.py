@@ -113,9 +113,9 @@ class Cargo:
                 reason = (finish.reason, finish.detail, finish.error, finish.status)
                 data["dead"].append((lease, *reason, finish.foreign))
             case "backed_off":
-                data["backed_off"].append((lease, raw_string(finish.entry)))
+                data["released"].append((lease, raw_string(finish.entry)))
             case "released":
-                data["released"].append(lease)
+                data["released"].append((lease,))
             case unknown:
                 raise ValueError(f"no end of a lease: {unknown!r}")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Fill(NamedTuple):
-    """How full a shard is (``run/fill.lua``): requests that are not finished, and bytes of its
+    """How full a shard is (``run/server.lua``): requests that are not finished, and bytes of its
     server's memory, used and at most (0: without a limit; both 0: it does not say)."""
 
     unfinished: int

@@ -406,7 +406,7 @@ class RunSession:
                 await self.give_back()
                 if not self.complete or (self.terms.run.keep_alive and not self._missing):
                     return False
-                return await self.do(runs.conclude(self.terms.name, self.joined.run))
+                return await self.do(runs.complete(self.terms.name, self.joined.run))
             except TROUBLE as error:
                 self.warnings.warn("away", "Redis is away while closing: %s", error)
                 await asyncio.sleep(pause)

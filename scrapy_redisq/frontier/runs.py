@@ -129,7 +129,7 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
     if not newcomer.terms.keep_alive:
         # A run whose last worker was killed after the last page is as complete as any.
         with contextlib.suppress(FrontierCorrupt):  # what is wrong is named by what follows
-            yield from conclude(name)
+            yield from complete(name)
 
     intent = calls.Crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
     return (yield from _join_all(name, intent, newcomer.config, newcomer.registration))
@@ -142,7 +142,7 @@ def join_as_producer(
     if config.spread:
         yield from _check_shard_0(name, config)
     with contextlib.suppress(FrontierCorrupt):
-        yield from conclude(name, producer=True)
+        yield from complete(name, producer=True)
 
     return (yield from _join_all(name, calls.Push(new_id(), keep_seen, keep_config), config))
 
@@ -218,14 +218,14 @@ def _clear(name: str, shard: int, **options: Any) -> Steps[None]:
 # Completing, and opening again
 
 
-def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]:
+def complete(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]:
     """Complete the run (with "" whichever there is) if nothing is left and nobody is there.
 
     -> it is complete, by this call. Raises `calls.MayComeBack` without ``run`` if workers may.
     Without ``run`` it is not completed where requests are missing: a worker is to say so.
     """
     newcomer = not run
-    found: calls.Conclusion = yield calls.conclude(
+    found: calls.Completion = yield calls.complete(
         name, 0, run=run, producer=producer, newcomer=newcomer
     )
     if found.what == "wait":
@@ -235,12 +235,12 @@ def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
         )
     if found.what == "sealed":
         for shard in shard_numbers(name, min(found.shards, MOST_SHARDS), found.spread)[1:]:
-            part = yield calls.conclude(
+            part = yield calls.complete(
                 name, shard, run=found.run, seal=found.number, newcomer=newcomer
             )
             if part.what != "sealed":
                 return False
-        found = yield calls.conclude(name, 0, run=found.run, seal=found.number, newcomer=newcomer)
+        found = yield calls.complete(name, 0, run=found.run, seal=found.number, newcomer=newcomer)
     return found.what == "complete"
 
 

@@ -1,8 +1,7 @@
 """The Lua scripts, put together from their files, and how one is run.
 
 A file of ``lua/`` names in its head the files of ``lua/shared/`` that it needs, and they theirs. A
-`Call` is one run of a script on one shard: `execute` and `execute_async` send it and decode the
-reply, so that everything above is written once for synchronous and asynchronous callers.
+`Call` is one run of a script on one shard, for synchronous and asynchronous callers alike.
 """
 
 from __future__ import annotations
@@ -64,6 +63,12 @@ class Script:
 
 _INCLUDE = re.compile(r"^-- Include +(\S.*(?:\n-- {3,}\S.*)*)", re.M)
 
+WRITES = re.compile(r"^-- Retry ", re.M)
+"""In the head of a script that writes."""
+
+ALWAYS = ("shared/texts", "shared/keys")
+"""Files that every script has, whose heads do not name them."""
+
 
 def includes_of(text: str) -> list[str]:
     """What the head of a Lua file includes: the files that define the names it uses."""
@@ -71,16 +76,12 @@ def includes_of(text: str) -> list[str]:
     return found[1].replace("\n--", " ").split() if found else []
 
 
-WRITES = re.compile(r"^-- Retry ", re.M)
-"""In the head of a script that writes."""
-
-
 def source(file: str, backend: str = "", body: str = "") -> str:
     """The text of a file of ``lua/``, behind those that its head includes, each of them once, and
     inside of what ``shared/guard.lua`` puts around each script. ``body``, more Lua, goes behind it.
 
-    They are named by their paths, ``shared/keys``. Of ``NAME=FILE`` a function NAME() is made that
-    returns what the file does, so that it costs nothing where nobody calls it. In a path
+    They are named by their paths, ``shared/counts``. Of ``NAME=FILE`` a function NAME() is made
+    that returns what the file does, so that it costs nothing where nobody calls it. In a path
     ``BACKEND`` stands for the dupefilter's ``backend``.
     """
     folder = resources.files(__package__) / "lua"
@@ -97,7 +98,8 @@ def source(file: str, backend: str = "", body: str = "") -> str:
 
     guard = (folder / "shared/guard.lua").read_text("utf-8")
     texts["shared/guard"] = f"{guard}\nlocal function script()"
-    add(file)
+    for name in (*ALWAYS, file):
+        add(name)
     writes = "true" if WRITES.search(texts[file]) else "false"
     return "\n".join([*texts.values(), body, "end", f"return guarded(script, {writes})\n"])
 
@@ -112,15 +114,10 @@ def load(name: str, backend: str = "") -> Script:
 @functools.cache
 def known_scripts() -> dict[str, str]:
     """The name of each script by its SHA-1, as a server's slow log has it."""
-    folder = resources.files(__package__) / "lua"
-    with resources.as_file(folder) as path:
-        files = sorted(str(file.relative_to(path).with_suffix("")) for file in path.rglob("*.lua"))
-    return {
-        load(file, backend).sha: file
-        for file in files
-        if not file.startswith("shared/")
-        for backend in BACKENDS
-    }
+    with resources.as_file(resources.files(__package__) / "lua") as path:
+        files = {str(file.relative_to(path).with_suffix("")) for file in path.rglob("*.lua")}
+    scripts = {file for file in files if not file.startswith("shared/")}
+    return {load(file, backend).sha: file for file in scripts for backend in BACKENDS}
 
 
 @dataclass(frozen=True)
@@ -150,6 +147,7 @@ class Call(Generic[T]):
 
 # What Redis says when it takes no commands now. redis-py has classes for some errors and keeps the
 # word in the others; Redis 6 puts words of its own in front of what was said inside a script.
+_BUSY_ERRORS = (ReadOnlyError, AskError, ClusterError, TryAgainError)
 _FULL = re.compile(r"\bOOM\b")
 _CORRUPT = re.compile(r"\bCORRUPT (.*)", re.S)
 _BUSY = re.compile(
@@ -173,9 +171,7 @@ def _translate(error: ResponseError, call: Call[Any]) -> Exception:
         return FrontierCorrupt(damaged(found[1]))
     if isinstance(error, OutOfMemoryError) or _FULL.search(text):
         return ServerFull("Redis is at its maxmemory and takes no new requests")
-    if isinstance(error, (ReadOnlyError, AskError, ClusterError, TryAgainError)) or _BUSY.search(
-        text
-    ):
+    if isinstance(error, _BUSY_ERRORS) or _BUSY.search(text):
         return ServerBusy(f"Redis does not take the {call.script.name} script now: {text}")
     return ScriptFailed(f"the {call.script.name} script on {call.key} failed: {text}")
 

@@ -105,7 +105,7 @@ def clock_and_probe(prefix: str) -> Call[tuple[int, bool]]:
     """-> the time of the shard whose keys have this ``prefix``, in us since 1970, and whether it
     can keep filters of RedisBloom."""
     return Call.of(
-        load("run/clock"), f"{prefix}meta", {"probe": 1}, lambda told: (int(told[0]), told[1] == 1)
+        load("run/server"), f"{prefix}meta", {"probe": 1}, lambda told: (int(told[0]), told[4] == 1)
     )
 
 

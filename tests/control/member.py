@@ -78,7 +78,7 @@ class Member:
             call = calls.leave(self.frontier.name, session.shard, self.run, self.name)
             while self.frontier._run(call):
                 pass
-        return complete and self.frontier._drive(runs.conclude(self.frontier.name, self.run))
+        return complete and self.frontier._drive(runs.complete(self.frontier.name, self.run))
 
 
 def die(frontier: Frontier, name: str, count: int, reason: str = "download") -> None:

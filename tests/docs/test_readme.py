@@ -413,7 +413,7 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
     called = set()
     for file in LUA.rglob("*.lua"):
         for call in re.findall(
-            r"\b(?:redis\.p?call|call|ask|in_chunks)\(\s*(?:left and )?('[^,)]+)",
+            r"\b(?:redis\.p?call|call|ask|scan)\(\s*(?:left and )?('[^,)]+)",
             file.read_text("utf-8"),
         ):
             called |= {name.lower() for name in re.findall(r"'([A-Z.]+)'", call)}

@@ -337,7 +337,7 @@ class Worker:
 
     def conclude(self) -> bool:
         """Complete the run if nothing is left of it. -> is it complete by that?"""
-        complete = self.do(runs.conclude(self.name, self.joined.run))
+        complete = self.do(runs.complete(self.name, self.joined.run))
         self.concluded(complete)
         return complete
 

@@ -46,7 +46,7 @@ EXCHANGE = "frontier/lua/exchange.lua"
 JOIN = "frontier/lua/run/join.lua"
 REAP = "frontier/lua/run/reap.lua"
 LEAVE = "frontier/lua/run/leave.lua"
-CONCLUDE = "frontier/lua/run/conclude.lua"
+COMPLETE = "frontier/lua/run/complete.lua"
 CLEAR = "frontier/lua/run/clear.lua"
 SHARED = "frontier/lua/shared/"
 CLAIM = SHARED + "claim.lua"
@@ -60,9 +60,9 @@ WORKERS = "tests/control/test_workers.py"
 
 MUTANTS = [
     # The past, and what workers are told
-    Mutant(CONCLUDE, "sampler()(meta, true)", "", PAST),
-    Mutant(SHARED + "history.lua", "ZREMRANGEBYRANK", "ZRANGE", PAST),
-    Mutant("frontier/lua/workers/tell.lua", "redis.call('HDEL', key, 'told')", "", WORKERS),
+    Mutant(COMPLETE, "past().keep_sample(meta, true)", "", PAST),
+    Mutant(SHARED + "past.lua", "ZREMRANGEBYRANK", "ZRANGE", PAST),
+    Mutant("frontier/lua/orders.lua", "redis.call('HDEL', key, 'told')", "", WORKERS),
     Mutant(
         "frontier/lua/run/reap.lua", "remove_worker(worker, true)", "remove_worker(worker)", WORKERS
     ),
@@ -81,13 +81,13 @@ MUTANTS = [
         RUN_SESSION,
     ),
     Mutant(
-        SHARED + "finished.lua",
+        SHARED + "workers.lua",
         "redis.call('EXISTS', READY, DELAYED, POST)",
         "redis.call('EXISTS', READY, DELAYED)",
         LOGS,
     ),
     Mutant(
-        CONCLUDE,
+        COMPLETE,
         "redis.call('EXISTS', READY, DELAYED, POST)",
         "redis.call('EXISTS', READY, DELAYED)",
         LOGS,
@@ -122,8 +122,8 @@ MUTANTS = [
     ),
     Mutant(
         EXCHANGE,
-        "if not seq or not is_member(worker) or not",
-        "if not seq or not",
+        "if not seq or not is_member(worker) then",
+        "if not seq then",
         PROTOCOL,
     ),
     Mutant(
@@ -140,13 +140,13 @@ MUTANTS = [
         RUNS,
     ),
     Mutant(
-        SHARED + "finish.lua",
-        "if slot_of(slot).fails < 2 then",
-        "if true then",
+        SHARED + "leases.lua",
+        "request and slot_of(slot).fails >= 2",
+        "false",
         "tests/crawls/test_backoff.py",
     ),
     Mutant(
-        SHARED + "promote.lua",
+        SHARED + "queues.lua",
         "redis.call('ZREM', DELAYED, member)",
         "",
         PROTOCOL,
@@ -177,15 +177,15 @@ MUTANTS = [
     ),
     # What scripts share
     Mutant(
-        SHARED + "finished.lua",
-        "if redis.call('EXISTS', READY, DELAYED, POST) > 0 or not all_idle() then return false end",
-        "if redis.call('EXISTS', READY) > 0 or not all_idle() then return false end",
+        SHARED + "workers.lua",
+        "if redis.call('EXISTS', READY, DELAYED, POST) > 0 then return false end",
+        "if redis.call('EXISTS', READY) > 0 then return false end",
         PROTOCOL,
     ),
     Mutant(
-        SHARED + "finished.lua",
-        "if known[2] == '1' or leases_held(worker) > 0 then return false end",
-        "if leases_held(worker) > 0 then return false end",
+        SHARED + "workers.lua",
+        "redis.call('HGET', worker_key(worker), 'starting') == '1' or leases_held",
+        "leases_held",
         PROTOCOL,
     ),
     Mutant(
@@ -222,30 +222,24 @@ MUTANTS = [
     ),
     Mutant(
         JOIN,
-        "if meta.run then throw_away_sets(meta.run) end",
+        "if meta.run then throw_away_starts(meta.run) end",
         "",
         f"{RUNS} {PROTOCOL}",
     ),
     Mutant(REAP, "fence(worker)", "", PROTOCOL),
-    Mutant(
-        REAP,
-        "local deliveries = deliveries_of(entry) + 1",
-        "local deliveries = deliveries_of(entry)",
-        PROTOCOL,
-    ),
+    Mutant(SHARED + "leases.lua", "+ (died and 1 or 0)", "", PROTOCOL),
     Mutant(LEAVE, "return_tokens(input.worker)", "", LIMITS),
     Mutant(SHARED + "leases.lua", "put_back(back)", "", PROTOCOL),
     Mutant(
-        CONCLUDE,
-        "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 "
-        "then return unfinished end",
-        "if live_workers() > 0 then return unfinished end",
+        COMPLETE,
+        "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 then",
+        "if live_workers() > 0 then",
         RUNS,
     ),
     Mutant(
-        CONCLUDE,
-        "if first_shard and (shards == 1 or input.seal > 0) then",
-        "if first_shard then",
+        COMPLETE,
+        "if input.first and (shards == 1 or input.seal > 0) then",
+        "if input.first then",
         RUNS,
     ),
     Mutant(
@@ -255,8 +249,8 @@ MUTANTS = [
         RUNS,
     ),
     Mutant(
-        "frontier/lua/dead/requeue.lua",
-        "if letter and redis.sha1hex(letter) ~= digest then letter = nil end",
+        "frontier/lua/dead/take.lua",
+        "or redis.sha1hex(letter) ~= digest",
         "",
         "tests/control/test_frontier.py",
     ),
@@ -365,7 +359,7 @@ MUTANTS = [
         PROTOCOL,
     ),
     Mutant(
-        CONCLUDE,
+        COMPLETE,
         "ms_until_dead(meta.sign, meta.patient, math.max(longest, 1000000)) > 0",
         "false",
         RUNS,
@@ -394,7 +388,7 @@ MUTANTS = [
     ),
     Mutant(
         SHARED + "enqueue.lua",
-        "or item[5] == 2 and 'recent'",
+        "or item[ASKED] == 2 and recent",
         "",
         IDENTITY,
     ),
@@ -537,8 +531,8 @@ MUTANTS = [
     ),
     # What people ask
     Mutant(
-        "frontier/lua/seen/forget.lua",
-        "set.forget(seen_base(input.run .. '.starts'), input.fingerprint)",
+        "frontier/lua/seen/filter.lua",
+        "exact_set().forget(starts, input.start)",
         "0",
         "tests/control/test_url.py",
     ),

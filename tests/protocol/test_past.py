@@ -198,10 +198,6 @@ def test_history(client: redis.Redis, frontier: Frontier) -> None:
     worker.change_terms(history=1)
     fetch("g")
     assert [record["url"] for record in frontier.history()] == ["g"]
-    client.set(key("history"), "foreign")
-    fetch("h")
-    with pytest.raises(FrontierCorrupt, match="history"):
-        frontier.history()
 
 
 @pytest.mark.servers("ends")
@@ -294,24 +290,3 @@ def test_what_was_done_before_an_interruption_is_noted(
     assert [(action["what"], action["number"]) for action in frontier.actions()] == [
         *(("push", 300), ("requeue", 100), ("purge", 100), ("push", 1), ("drop", 1)),
     ]
-
-
-def test_foreign_keys_stop_nobody(client: redis.Redis, frontier: Frontier) -> None:
-    """Whatever stands in the place of the past, exchanges go on; a look at it says which key."""
-    for name in ("series:10", "series:120", "series:1800", "marks"):
-        client.set(key(name), "foreign")
-    worker = Worker(client, NAME, EXACT)
-    client.hset(key("meta"), "sampled", "foreign")
-    worker.send(["a"])
-    for lease in worker.claim(1):
-        worker.finish(lease)
-    worker.exchange_all()
-    assert worker.leave()
-    for look in (frontier.series, frontier.marks):
-        with pytest.raises(FrontierCorrupt, match=r"series:10|marks"):
-            look()
-    client.delete(key("series:10"), key("marks"))
-    for name in ("series:10", "marks"):
-        client.rpush(key(name), b"", b"\xc1", b"\x90", b"\x91\xa1\xff", b"\x93\x01\x02\x03")
-    assert frontier.series()["samples"] == []
-    assert frontier.marks() == []

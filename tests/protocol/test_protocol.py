@@ -27,7 +27,7 @@ from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix, wake_channel
-from scrapy_redisq.frontier.operations import Finish, Lease
+from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.outgoing import MAX_BYTES, MAX_OPERATIONS
 from scrapy_redisq.frontier.scripts import Script, execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
@@ -126,19 +126,6 @@ def test_priority_scheduling_is_strict_over_all(member: Callable[..., Worker]) -
     assert got == [f"{priority}.{n}" for priority in (3, 2, 1, 0) for n in range(priority, 12, 4)]
 
 
-@pytest.mark.parametrize("order", ["fifo", "lifo"])
-def test_released_goes_to_the_front(member: Callable[..., Worker], order: str) -> None:
-    """What was not started is the next again, in its old order, and without penalty."""
-    worker = member(order=order)
-    worker.send([f"{n}" for n in range(6)])
-    leases = worker.claim(3)
-    for lease in leases:
-        worker.finish(lease, "released")
-    again = worker.claim(6)
-    assert entries(again)[:3] == entries(leases)
-    assert {lease.deliveries for lease in again} == {0}
-
-
 def test_delayed_waits(member: Callable[..., Worker], client: redis.Redis) -> None:
     """A delayed request is claimed when it is due, not before, and the reply says when to ask."""
     worker = member()
@@ -171,18 +158,6 @@ def test_least_recently_claimed_slot_first(member: Callable[..., Worker]) -> Non
         one.exchange()  # later than the first slots became ready
     got = [entries((one, two)[n % 2].claim(1))[0] for n in range(9)]
     assert got == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
-
-
-def test_a_new_slot_is_not_starved(member: Callable[..., Worker]) -> None:
-    """A host found late is served before the others a second time."""
-    worker = member()
-    for slot in "ab":
-        for n in range(10):
-            worker.enqueue(f"{slot}{n}", slot=slot)
-    assert {lease.slot for lease in worker.claim(2)} == {"a", "b"}
-    worker.enqueue("c0", slot="c")
-    worker.exchange()
-    assert {lease.slot for lease in worker.claim(3)} == {"a", "b", "c"}
 
 
 def test_equal_shares_then_the_rest(member: Callable[..., Worker]) -> None:
@@ -254,40 +229,6 @@ def test_a_duplicate_inside_one_batch(
     assert counts(client) | {"created": 4, "duplicates": 9} == counts(client)
 
 
-def test_what_a_void_page_has_asked_for(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Past the dupefilter, and not sent yet: whoever has the page by now asks for it, too. It is
-    taken once."""
-    worker, other = member(), member()
-    worker.send(["page"])
-    (page,) = worker.claim(1)
-    options = {"filtered": False, "identity": b"child", "asked": calls.RECENT}
-    worker.enqueue("child", page=page, **options)
-    worker.enqueue("link", page=page)
-    expire(client, worker)
-    assert reap(client, other)[0] == 1
-    (again,) = other.claim(1)
-    other.enqueue("child", page=again, **options)
-    other.finish(again)
-    other.exchange()
-    worker.exchange()
-    worker.exchange()
-    assert sorted(entries(other.claim(9))) == ["child", "link"]
-
-
-def test_a_finish_counts_once(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """A second finish of a lease, in the same batch or later, is counted and does nothing."""
-    worker = member()
-    worker.send(["a", "b"])
-    (lease,) = worker.claim(1)
-    for outcome in ("done", "done", "dead", "released", "retried"):
-        worker.sessions[0].add(Finish(lease.id, outcome))
-    worker.exchange()
-    worker.sessions[0].add(Finish(lease.id, "released"))
-    worker.exchange()
-    after = counts(client)
-    assert (after["finished"], after["stale"], after["dead"]) == (1, 5, 0)
-
-
 def test_limits_of_a_batch(member: Callable[..., Worker]) -> None:
     """An exchange carries a bounded number of operations, bytes and claims, in their order."""
     worker = member()
@@ -310,27 +251,6 @@ def test_limits_of_a_batch(member: Callable[..., Worker]) -> None:
     for left in (2, 1, 0):
         worker.exchange()
         assert worker.waiting() == left
-
-
-def test_work_left_in_the_outbox_is_work(member: Callable[..., Worker]) -> None:
-    """A frontier is not complete while a worker's start requests wait to be sent."""
-    first, second = member(), member()
-    for n in range(MAX_OPERATIONS + 1):
-        first.enqueue(f"{n}")
-    first.exchange(starting=False)
-    finished = 0
-    while leases := second.claim(100):
-        for lease in leases:
-            second.finish(lease)
-        finished += len(leases)
-    assert finished == MAX_OPERATIONS
-    second.exchange()
-    assert not second.complete
-    first.exchange(starting=False)
-    (last,) = second.claim(100)
-    second.finish(last)
-    second.exchange()
-    assert second.complete
 
 
 def test_who_waits_is_woken(member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -369,123 +289,7 @@ def test_a_join_that_comes_late(member: Callable[..., Worker]) -> None:
     assert worker.claim(1)
 
 
-def test_a_lost_reply(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Sent again, an exchange brings the same leases and outcomes and changes nothing."""
-    worker = member()
-    worker.send(["a", "b", "c"])
-    (first,) = worker.claim(1)
-    worker.enqueue("a")
-    worker.enqueue("d")
-    worker.sessions[0].outgoing.tally["duplicates"] = 2
-    worker.finish(first)
-    worker.exchange(2, lose="reply")
-    before = read_shard(client, NAME, 0)
-    before.check()
-    for _ in range(3):
-        worker.exchange(2, lose="reply")
-    reply = worker.exchange(2)
-    assert reply is not None
-    assert reply.status == "replayed"
-    after = read_shard(client, NAME, 0)
-    assert (after.counts, after.queues, after.leases) == (
-        before.counts,
-        before.queues,
-        before.leases,
-    )
-    assert entries(reply.leases) == ["b", "c"]
-    assert {lease.id for lease in reply.leases} == set(after.leases[worker.id])
-    assert [item.tag for item in reply.duplicates] == ["a"]
-    assert [item.tag for item in reply.accepted] == ["d"]
-    assert after.count("created") == 4
-    assert after.count("duplicates") == 3
-    assert after.count("finished") == 1
-    assert entries(worker.claim(5)) == ["d"]
-
-
-def test_a_lost_reply_brings_no_lease_twice(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Whatever stands in Redis as the claims of the lost exchange, what the worker works on already
-    is not begun again."""
-    worker = member()
-    worker.send(["a", "b"])
-    (held,) = worker.claim(1)
-    worker.exchange(1, lose="reply")
-    key = f"{key_prefix(NAME, 0)}worker:{worker.id}"
-    number, _, time = held.id.partition(".")
-    sequence = client.hget(key, "claims").split()[0].decode()  # type: ignore[union-attr]
-    client.hset(key, "claims", f"{sequence} {number} {number}.{time}")
-    reply = worker.exchange(1)
-    assert reply is not None
-    assert (reply.status, reply.leases) == ("replayed", [])
-    assert worker.sessions[0].held.keys() == {held.id}
-
-
-def test_a_lost_tail(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """A server that went back behind what it acknowledged gives the page again."""
-    worker = member()
-    worker.send(["page"])
-    (lease,) = worker.claim(1)
-    saved: dict[Any, Any] = {name: client.dump(name) for name in client.keys("*")}
-    worker.enqueue("link", page=lease)
-    worker.finish(lease)
-    (link,) = worker.claim(1)
-    assert entries([link]) == ["link"]
-    client.flushall()
-    for name, dump in saved.items():
-        client.restore(name, 0, dump)
-    old = worker.id
-    reply = worker.exchange(1)
-    assert reply is not None
-    assert (reply.status, worker.rejoins, worker.holding) == ("rewound", 1, {})
-    assert old not in read_shard(client, NAME, 0).workers
-    (again,) = worker.claim(5)
-    assert entries([again]) == ["page"]
-    assert again.id not in {lease.id, link.id}, "a finish for an old lease would end it"
-    assert counts(client)["created"] == 1
-
-
-def test_a_lost_request(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """A request that never arrived is applied when it is sent again."""
-    worker = member()
-    worker.enqueue("a")
-    worker.exchange(1, lose="request")
-    assert "created" not in counts(client)
-    assert entries(worker.claim(1)) == ["a"]
-
-
-def test_joining_twice(client: redis.Redis) -> None:
-    """A join whose reply was lost and that the client sent again counts the worker once."""
-    call = calls.join(NAME, 0, calls.Crawl("r"), EXACT, calls.Registration("w", 60.0))
-    assert execute(client, call).new
-    assert not execute(client, call).new
-    assert counts(client)["starting"] == 1
-
-
 # --- leases ------------------------------------------------------------------------------------
-
-
-def test_a_dead_workers_leases(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """They go back to the front of their queues, in their order, with deliveries counted."""
-    dead, heir = member(), member()
-    dead.send([f"{n}" for n in range(5)])
-    assert entries(dead.claim(2)) == ["0", "1"]
-    assert reap(client, heir) == (0, 0, 0)
-    reply = heir.exchange()
-    assert reply is not None
-    assert reply.overdue_in > 0
-    expire(client, dead)
-    reply = heir.exchange()
-    assert reply is not None
-    assert reply.overdue_in == 0
-    assert reap(client, heir) == (2, 0, 0)
-    assert [(lease.entry, lease.deliveries) for lease in heir.claim(3)] == [
-        (b"0", 1),
-        (b"1", 1),
-        (b"2", 0),
-    ]
-    after = counts(client)
-    assert (after["reclaimed"], after["leased"]) == (2, 3)
 
 
 def test_nobody_is_dead_because_redis_was_away(
@@ -527,8 +331,6 @@ def test_who_dies_alone_is_dead_at_its_deadline(
     assert ask(heir, 0).overdue_in == 0
     # Nor when heartbeats are all that there is: a quarter of a TTL apart, and noted now and then.
     client.hset(key("meta"), "sign", _now(client) - 1_350_000_000)
-    assert ask(heir, 0).overdue_in == 0
-    client.hset(key("meta"), mapping={"sign": 2**52, "patient": 2**52})
     assert ask(heir, 0).overdue_in == 0
 
 
@@ -627,30 +429,6 @@ def test_reaping_many(member: Callable[..., Worker], client: redis.Redis) -> Non
     assert sorted(got) == sorted(str(n) for n in range(250))
 
 
-def test_a_fenced_worker_comes_back(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Its late finishes end nobody's lease, its requests arrive, it goes on under a new id."""
-    slow, heir = member(), member()
-    slow.send(["page"])
-    (lease,) = slow.claim(1)
-    assert die(client, slow) == (1, 0, 0)
-    (taken,) = heir.claim(1)
-    assert taken.entry == lease.entry
-    assert taken.id != lease.id
-    slow.enqueue("link", page=lease)
-    slow.finish(lease)
-    old = slow.id
-    reply = slow.exchange(5)
-    assert reply is not None
-    assert (reply.status, slow.rejoins, reply.leases) == ("gone", 1, [])
-    assert slow.id != old
-    assert entries(slow.claim(5)) == ["link"]
-    after = counts(client)
-    assert (after["stale"], after.get("finished", 0), after["leased"]) == (1, 0, 2)
-    heir.finish(taken)
-    heir.exchange()
-    assert counts(client)["finished"] == 1
-
-
 def test_a_request_that_kills_its_workers(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:
@@ -698,37 +476,6 @@ def test_dead_letters(member: Callable[..., Worker], client: redis.Redis) -> Non
         status = frontier.status()
     assert (status["dead"], status["done"], status["leased"]) == (3, 0, 2)
     counts(client)
-
-
-def test_fewer_dead_letters_than_there_are(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Where REDISQ_DEAD_MAX was lowered, each one that comes takes some of the oldest with it."""
-    for most, expected in ((100, 30), (5, 5)):
-        worker = Worker(client, NAME, EXACT, dead_max=most)
-        worker.send([f"{most}.{n}" for n in range(30)])
-        for lease in worker.claim(30):
-            worker.finish(lease, "dead", reason="test")
-        worker.exchange()
-        with Frontier.from_url(_url(client), NAME) as frontier:
-            letters = [letter.entry.decode() for letter in frontier.dead()]
-        assert letters == [f"{most}.{n}" for n in reversed(range(30))][:expected]
-    assert client.hlen(key("letters")) == 5
-
-
-def test_leaving(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """A worker that leaves gives back what it holds; leaving twice changes nothing."""
-    worker, other = member(), member()
-    worker.send([f"{n}" for n in range(150)])
-    worker.claim(100)
-    worker.claim(50)
-    assert not worker.leave()
-    assert not worker.leave()
-    after = counts(client)
-    assert (after["released"], after["leased"]) == (150, 0)
-    got = [lease for _ in range(2) for lease in other.claim(100)]
-    assert {lease.deliveries for lease in got} == {0}
-    assert len(got) == 150
 
 
 # --- runs --------------------------------------------------------------------------------------
@@ -796,37 +543,6 @@ def test_another_backend_after_a_crawl(member: Callable[..., Worker], client: re
     assert read_shard(client, NAME, 0).generations == set()
 
 
-def test_keep_seen(client: redis.Redis) -> None:
-    """With REDISQ_KEEP_SEEN a new run keeps the URLs of those before."""
-    first = Worker(client, NAME, EXACT, terms=KEEP_SEEN)
-    first.send(["a", "b"])
-    finish_all(first)
-    assert first.leave()
-    second = Worker(client, NAME, EXACT, terms=KEEP_SEEN)
-    assert second.joined.new
-    assert (second.joined.generation, second.joined.trash) == (first.joined.run, 0)
-    assert [item.tag for item in second.send(["a", "c"]).accepted] == ["c"]
-    finish_all(second)
-    assert second.leave()
-    with pytest.raises(ConfigurationMismatch, match="DUPEFILTER_CLASS"):
-        Worker(client, NAME, dataclasses.replace(EXACT, dupefilter="bloom"), terms=KEEP_SEEN)
-
-
-def test_an_unfinished_run_is_resumed(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Whoever joins an unfinished run goes on with it, whether others are there or not."""
-    first = member()
-    first.send(["a", "b"])
-    first.claim(1)
-    first.leave()
-    second = member()
-    assert not second.joined.new
-    assert second.joined.run == first.joined.run
-    assert second.send(["a"]).accepted == []
-    assert entries(second.claim(5)) == ["a", "b"]
-    die(client, second)
-    assert not member().joined.new
-
-
 def test_killed_after_the_last_page(member: Callable[..., Worker], client: redis.Redis) -> None:
     """A finished run that nobody could mark complete is one all the same."""
     first = member()
@@ -837,69 +553,6 @@ def test_killed_after_the_last_page(member: Callable[..., Worker], client: redis
     assert second.joined.new
     with pytest.raises(FrontierLost):
         first.exchange()
-
-
-def test_killed_before_all_seeds_were_sent(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """As long as no worker added all its start requests a run is not complete."""
-    first = member()
-    first.enqueue("a")
-    first.exchange(starting=True)
-    (lease,) = first.claim(1, starting=True)
-    first.finish(lease)
-    first.exchange(starting=True)
-    expire(client, first)
-    second = member()
-    assert not second.joined.new
-    reap(client, second)
-    second.exchange()
-    assert second.complete
-
-
-def test_a_worker_thought_dead_reopens_a_complete_run(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """What it adds to the run that others completed meanwhile is not forgotten by the next."""
-    slow, other = member(), member()
-    slow.send(["a"])
-    finish_all(other)
-    expire(client, slow)
-    other.exchange()
-    assert other.leave()
-    assert slow.send(["b"]).status == "gone"
-    assert read_shard(client, NAME, 0).meta["state"] == "complete"
-    slow.exchange()
-    slow.leave()
-    heir = member()
-    assert not heir.joined.new
-    assert entries(heir.claim(5)) == ["b"]
-    finish_all(heir)
-    counts(client)
-
-
-def test_requeue_reopens(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Dead letters of a complete run are requeued into it, and the next crawl does only them."""
-    worker = member()
-    worker.send(["a", "b"])
-    for lease in worker.claim(2):
-        worker.finish(lease, "dead" if lease.entry == b"a" else "done", reason="test")
-    worker.exchange()
-    assert worker.leave()
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        assert frontier.status()["state"] == "complete"
-        assert frontier.requeue() == 1
-        assert frontier.status()["state"] == "stopped"
-        again = member()
-        assert not again.joined.new
-        assert again.send(["b"]).accepted == []
-        assert entries(again.claim(5)) == ["a"]
-        finish_all(again)
-        for lease in list(again.sessions[0].held.values()):
-            again.finish(lease)
-        again.exchange()
-        assert again.leave()
-        assert frontier.status()["done"] == 2
 
 
 def test_a_producer_looks_at_a_run_that_ends(
@@ -928,12 +581,8 @@ def test_a_producer_looks_at_a_run_that_ends(
     ("setting", "change"),
     [
         ("DUPEFILTER_CLASS", {"dupefilter": "bloom"}),
-        ("REDISQ_ORDER", {"order": "lifo"}),
-        ("REDISQ_SCHEDULING", {"scheduling": "priority"}),
         ("REDISQ_SHARDS", {"shards": 2}),
-        ("REDISQ_DUPEFILTER_CAPACITY", {"capacity": 2_000_000}),
         ("REDISQ_DUPEFILTER_ERROR_RATE", {"error_rate": 1e-3}),
-        ("REQUEST_FINGERPRINTER_CLASS", {"fingerprinter": "mine.Fingerprinter"}),
         ("the spider", {"spider": "films"}),
     ],
 )
@@ -1020,9 +669,7 @@ def test_a_newer_format(member: Callable[..., Worker], client: redis.Redis) -> N
     assert client.hgetall(key("meta")) == before
 
 
-@pytest.mark.parametrize(
-    "name", ["meta", "counts", "ready", "delayed", "busy", "workers", "dead", "letters", "trash"]
-)
+@pytest.mark.parametrize("name", ["meta", "counts", "ready", "trash"])
 def test_foreign_keys_at_join(redis_server: RedisServer, name: str) -> None:
     """Keys of another type are found before anything is written, and named."""
     with redis_server.client() as client:
@@ -1105,17 +752,6 @@ def test_leaving_at_maxmemory(
     assert client.keys("*") == []
 
 
-def test_a_reply_lost_at_maxmemory(
-    member: Callable[..., Worker], client: redis.Redis, full: Callable[[bool], None]
-) -> None:
-    """A batch that was applied before the server was full is not refused when sent again."""
-    worker = member()
-    worker.enqueue("a")
-    worker.exchange(1, lose="reply")
-    full(True)
-    assert entries(worker.claim(1)) == ["a"]
-
-
 # --- several shards ----------------------------------------------------------------------------
 
 
@@ -1126,73 +762,6 @@ def test_shard_of() -> None:
     assert set(spread) == {0, 1, 2, 3}
     assert all(850 < n < 1_150 for n in spread.values())
     assert {shard_of(f"{n}", 1) for n in range(50)} == {0}
-
-
-def test_several_shards(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Each slot lives in one shard; totals are sums; the run ends when all shards are done."""
-    worker, other = member(shards=3), member(shards=3)
-    hosts = [f"host{n}" for n in range(12)]
-    for n in range(60):
-        worker.enqueue(f"{n}", slot=hosts[n % 12])
-    assert not worker.exchange_all()
-    shards = [read_shard(client, NAME, n) for n in range(3)]
-    for number, real in enumerate(shards):
-        real.check()
-        assert set(real.ready) == {host for host in hosts if shard_of(host, 3) == number}
-        assert real.meta["run"] == worker.joined.run
-    assert sum(real.count("created") for real in shards) == 60
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        assert (frontier.status()["queued"], frontier.status()["shards"]) == (60, 3)
-        other.exchange_all()
-        done = 0
-        while not worker.complete:
-            worker.exchange_all(10)
-            for _, lease in list(worker.holding.values()):
-                worker.finish(lease)
-                done += 1
-        assert done == 60
-        assert not other.exchange_all() or other.complete
-        assert not worker.leave()
-        assert other.leave()
-        status = frontier.status()
-    assert (status["state"], status["done"], status["leased"]) == ("complete", 60, 0)
-
-
-def page_of_two_shards(member: Callable[..., Worker]) -> tuple[Worker, Lease, str]:
-    """A worker, the lease of a page of shard 0, and a slot of shard 1."""
-    worker = member(shards=2)
-    here, there = (
-        next(host for host in map(str, range(20)) if shard_of(host, 2) == shard) for shard in (0, 1)
-    )
-    worker.enqueue("page", slot=here)
-    worker.exchange(1, shard=0)
-    ((_, lease),) = worker.holding.values()
-    return worker, lease, there
-
-
-def test_another_shard_on_another_server(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Behind one address, as a proxy may have it: then nothing can be said of its log."""
-    worker, lease, there = page_of_two_shards(member)
-    worker.enqueue("link", slot=there, page=lease)
-    worker.finish(lease)
-    worker.exchange(shard=1)
-    client.delete(*client.keys("redisq:{*:1}:*"))
-    worker.exchange(shard=0)
-    assert read_shard(client, NAME, 0).count("finished") == 1
-
-
-def test_killed_with_one_shard_done(client: redis.Redis, member: Callable[..., Worker]) -> None:
-    """A shard that has nothing left does not make the whole run complete."""
-    worker = member(shards=2)
-    worker.enqueue("a", slot=next(host for host in map(str, range(20)) if shard_of(host, 2)))
-    worker.exchange_all()
-    for shard in range(2):
-        client.zadd(key("workers", shard), {worker.id: 1}, xx=True)
-    heir = member(shards=2)
-    assert not heir.joined.new
-    assert entries(heir.claim(1, shard=1)) == ["a"]
 
 
 def _url(client: redis.Redis) -> str:

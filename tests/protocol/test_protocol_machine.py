@@ -312,7 +312,7 @@ class Crawl(RuleBasedStateMachine):
         """Somebody seals some shards, and dies."""
         model, number = self.model, 0
         for at in range(shard + 1):
-            found = execute(self.client, calls.conclude(NAME, at, run=model.run, seal=number))
+            found = execute(self.client, calls.complete(NAME, at, run=model.run, seal=number))
             number = found.number
             if at == 0 and not (model.state == "open" and model.seeded):
                 assert found.what == "unfinished"

@@ -212,16 +212,6 @@ class TestAge:
         with pytest.raises(RunOver):
             asyncio.run(join_slowly())
 
-    def test_an_open_run_is_joined_whatever_the_age(self, client: redis.Redis) -> None:
-        first = join(client, EXACT)
-        assert join(client, EXACT, age=1_000).joined.run == first.joined.run
-
-    def test_another_configuration(self, client: redis.Redis) -> None:
-        """What does not matter any more is not compared."""
-        complete(client, EXACT, "a")
-        with pytest.raises(RunOver):
-            join(client, dataclasses.replace(EXACT, order="lifo"), age=8)
-
     def test_the_clock_has_gone_back(self, client: redis.Redis) -> None:
         """Then the end of the run says nothing."""
         complete(client, EXACT, "a")
@@ -287,20 +277,6 @@ class TestNamed:
         assert anew.joined.name == frontier.status()["run_name"] == "tuesday"
         assert crawl(anew) == []
 
-    def test_two_deployments(self, client: redis.Redis, config: FrontierConfig) -> None:
-        """Two names in turn: each is crawled once, whoever is restarted how often."""
-        began = 0
-        for name in ["a", "b", "a", "a", "b", "c", "b", "c", "a"]:
-            try:
-                worker = named(client, config, name)
-            except RunOver:
-                continue
-            began += worker.joined.new
-            send(worker, "x", "y", "z")
-            crawl(worker)
-            assert worker.leave()
-        assert began == 3
-
     def test_without_a_name(self, client: redis.Redis) -> None:
         """A worker without a name joins a named run; after its end it begins one without."""
         first = named(client, EXACT, "monday")
@@ -331,41 +307,6 @@ class TestNamed:
             named(client, config, "monday")
         assert frontier.status()["run_name"] == "monday"
 
-    def test_opened_again_it_is_not_forgotten(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
-        """Nor begun again by workers with REDISQ_RESUME=False: its name has ended."""
-        first = complete(client, config, "a", "b", "c", terms=RunTerms("monday"))
-        assert push(frontier) == 3
-        shift(client, "began", -60)
-        again = named(client, config, "monday", resume=False)
-        assert again.joined.run == first.joined.run
-        assert send(again, "a", "b", "c") == 0
-        assert len(crawl(again)) == 3
-
-    def test_killed_after_the_last_page(self, client: redis.Redis, config: FrontierConfig) -> None:
-        worker = named(client, config, "monday")
-        send(worker, "a", "b", "c")
-        crawl(worker)
-        expire(client, worker)
-        with pytest.raises(RunOver):
-            named(client, config, "monday")
-
-    def test_how_many_are_remembered(self, client: redis.Redis) -> None:
-        """The last thousand."""
-        client.zadd(key("ended"), {f"run {n}": n for n in range(1_000)})
-        complete(client, EXACT, "a", terms=RunTerms("monday"))
-        assert client.zcard(key("ended")) == 1_000
-        assert client.zscore(key("ended"), "run 0") is None
-        with pytest.raises(RunOver):
-            named(client, EXACT, "run 1")
-
-    def test_reset_forgets_names(self, client: redis.Redis, frontier: Frontier) -> None:
-        complete(client, EXACT, "a", terms=RunTerms("monday"))
-        frontier.reset()
-        assert client.keys("*") == []
-        assert named(client, EXACT, "monday").joined.new
-
 
 # --- what a run has of the one before ----------------------------------------------------------
 
@@ -395,16 +336,6 @@ class TestKeepSeen:
         check(client, config)
         status = frontier.status()
         assert (status["dead"], status["created"]) == (0, status["finished"])
-
-    def test_ids_of_letters_are_not_used_twice(
-        self, client: redis.Redis, frontier: Frontier
-    ) -> None:
-        for url in "ab":
-            worker = join(client, EXACT, terms=KEEP_SEEN)
-            send(worker, url)
-            crawl(worker, dead="a b")
-            assert worker.leave()
-        assert [letter.id for letter in frontier.dead()] == ["0-2", "0-1"]
 
     def test_without_it_letters_are_of_one_run(
         self, client: redis.Redis, frontier: Frontier
@@ -448,12 +379,6 @@ class TestKeepSeen:
         with pytest.raises(FrontierLost):
             first.exchange()
 
-    def test_another_configuration(self, client: redis.Redis) -> None:
-        complete(client, EXACT, "a")
-        with pytest.raises(ConfigurationMismatch):
-            join(client, dataclasses.replace(EXACT, order="lifo"), terms=KEEP_SEEN)
-        assert state(client) == "complete"
-
 
 class TestKeepAlive:
     @pytest.mark.parametrize("killed", [False, True])
@@ -478,27 +403,11 @@ class TestKeepAlive:
         assert len(list(frontier.dead())) == 1
         assert len(crawl(again)) == 3
 
-    def test_others_may_end_it(self, client: redis.Redis, config: FrontierConfig) -> None:
-        """A crawl that is not to stay begins anew where nothing is left."""
-        worker = join(client, config, terms=KEEP_ALIVE)
-        send(worker, "a", "b", "c")
-        crawl(worker)
-        worker.leave()
-        assert join(client, config).joined.new
-
 
 # --- how a run ends ----------------------------------------------------------------------------
 
 
 class TestEnd:
-    def test_killed_after_the_last_page(self, client: redis.Redis, config: FrontierConfig) -> None:
-        """It is not to be started twice, with any number of shards."""
-        worker = join(client, config)
-        send(worker, "a", "b", "c")
-        crawl(worker)
-        expire(client, worker)
-        assert join(client, config).joined.new
-
     def test_killed_while_it_leaves(self, client: redis.Redis, config: FrontierConfig) -> None:
         """After any number of calls; who comes back then has not lost what he adds."""
         for calls_made in itertools.count():
@@ -510,7 +419,7 @@ class TestEnd:
             expire(client, slow)
             for session in reversed(worker.sessions):
                 worker._give_back(session)
-            made = Under(client, runs.conclude(NAME, worker.joined.run)).go(calls_made)
+            made = Under(client, runs.complete(NAME, worker.joined.run)).go(calls_made)
             check(client, config)
             assert send(slow, "x", "y", "z") + send(slow) == 3
             slow.leave()
@@ -535,7 +444,7 @@ class TestEnd:
             for session in reversed(worker.sessions):
                 worker._give_back(session)
             joined = frontier._begin() if joins_before else None
-            conclusion = Under(client, runs.conclude(NAME, worker.joined.run))
+            conclusion = Under(client, runs.complete(NAME, worker.joined.run))
             conclusion.go(calls_made)
             assert push(frontier, joined) == 3
             conclusion.go()
@@ -556,7 +465,7 @@ class TestEnd:
             crawl(worker, dead="a b c")
             for session in reversed(worker.sessions):
                 worker._give_back(session)
-            conclusion = Under(client, runs.conclude(NAME, worker.joined.run))
+            conclusion = Under(client, runs.complete(NAME, worker.joined.run))
             conclusion.go(calls_made)
             assert frontier.requeue() == 3
             conclusion.go()
@@ -571,8 +480,8 @@ class TestEnd:
         former = join(client, config)
         former.exchange_all()
         expire(client, former)
-        first = execute(client, calls.conclude(NAME, 0))
-        seal = calls.conclude(NAME, 1, run=first.run, seal=first.number)
+        first = execute(client, calls.complete(NAME, 0))
+        seal = calls.complete(NAME, 1, run=first.run, seal=first.number)
         assert (first.what, execute(client, seal).what) == ("sealed", "sealed")
         slot = next(f"{n}" for n in range(99) if shard_of(f"{n}", 3) == 1)
         worker = join(client, config, terms=RunTerms(keep_alive=True))
@@ -622,18 +531,6 @@ class TestEnd:
             again = join(client, config)
             claim(again)
             check(client, config)
-
-    def test_bent_counts(self, client: redis.Redis, config: FrontierConfig) -> None:
-        """What foreign entries and deleted keys did to them keeps nobody alive."""
-        worker = join(client, config)
-        send(worker, "a", "b", "c")
-        claim(worker)
-        client.hincrby(key("counts"), "finished", 50)
-        client.hincrby(key("counts"), "leased", 7)
-        client.hincrby(key("counts"), "starting", 1)
-        crawl(worker)
-        assert worker.complete
-        assert worker.leave()
 
     def test_start_requests_on_their_way(self, client: redis.Redis) -> None:
         """Nobody believes that all is done while somebody has to send to another shard."""
@@ -690,34 +587,6 @@ class TestBegin:
         second = join(client, config, terms=terms)
         second.do(runs.sweep(NAME, second.joined))
         assert not any(map(client.keys, sets))
-
-    def test_empty_though_there_was_no_run(self, client: redis.Redis) -> None:
-        client.rpush(key("queue:host:0"), "foreign")
-        client.zadd(key("levels:host"), {"0": 0})
-        client.zadd(key("ready"), {"host": 1})
-        worker = join(client, EXACT)
-        check(client, EXACT)
-        assert send(worker, "a") == 1
-
-    def test_in_bounded_steps(self, client: redis.Redis) -> None:
-        """A thousand queues at most with one call, whatever is there."""
-        complete(client, EXACT, "a")
-        pipeline = client.pipeline(transaction=False)
-        for n in range(250):
-            pipeline.rpush(key(f"queue:host{n}:0"), "x")
-            pipeline.zadd(key(f"levels:host{n}"), {"0": 0})
-        for n in range(2_500):
-            pipeline.rpush(key(f"queue:deep:{n}"), "x")
-        pipeline.zadd(key("levels:deep"), {str(n): -n for n in range(2_500)})
-        pipeline.zadd(key("ready"), {f"host{n}": n for n in range(250)} | {"deep": 0})
-        pipeline.execute()
-        joining = Under(client, runs.join(NAME, _newcomer(EXACT)))
-        there, deleted = [len(client.keys("*"))], []
-        while joining.go(1):
-            there.append(len(client.keys("*")))
-            deleted.append(there[-2] - there[-1])
-        assert max(deleted) <= 1_300
-        check(client, EXACT)
 
     def test_shards_that_it_does_not_have(self, client: redis.Redis, frontier: Frontier) -> None:
         """Keys of the other shards are deleted in the background, by whoever is there."""
@@ -776,17 +645,6 @@ class TestBegin:
             assert real.queues == {}
             assert real.meta["run"] == joined[0].run
 
-    def test_a_follower_that_is_late(self, client: redis.Redis) -> None:
-        """It was told of a run of which nothing is left: it joins the one that there is."""
-        late = Under(client, runs.join(NAME, _newcomer(THREE, "late")))
-        late.go(2)
-        Under(client, runs.reset(NAME, range(3), force=True)).go()
-        other = join(client, THREE)
-        send(other, *"abcdef")
-        late.go()
-        assert late.result.run == other.joined.run
-        assert crawl(other) == [*"abcdef"]
-
 
 # --- reset -------------------------------------------------------------------------------------
 
@@ -820,21 +678,6 @@ class TestReset:
             if made < calls_made:
                 break
         assert calls_made > 4
-
-    def test_again(self, client: redis.Redis, config: FrontierConfig) -> None:
-        """A reset that was interrupted after any call can be done again, and leaves nothing."""
-        for calls_made in itertools.count():
-            client.flushall()
-            worker = join(client, config)
-            send(worker, *"abcdef")
-            made = Under(client, runs.reset(NAME, range(config.shards), force=True)).go(calls_made)
-            expire(client, worker)
-            with Frontier.from_url(url_of(client), NAME) as frontier:
-                assert frontier.status()["state"] in {"stopped", "resetting", "absent"}
-                frontier.reset()
-            assert client.keys("*") == []
-            if made < calls_made:
-                break
 
     def test_refused(self, client: redis.Redis, config: FrontierConfig, frontier: Frontier) -> None:
         """While workers are alive; nothing has changed then."""

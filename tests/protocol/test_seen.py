@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
@@ -16,26 +17,19 @@ from hypothesis import strategies as st
 from lab.servers import RedisServer
 from scrapy_redisq.frontier.bitmap_layout import Layer, bitmap_layers, blocked_bloom_error
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.scripts import source
+from scrapy_redisq.frontier.scripts import raw_string, source
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 
+META = "redisq:{books:0}:meta"
 BASE = "redisq:{books:0}:seen:3"
-ADD = """
-local fingerprints = {}
-for i = 1, #ARGV do fingerprints[i] = ARGV[i] end
-return seen().add(KEYS[1], PARAMS, fingerprints)
-"""
 BENT = """
 local real = redis
 local redis = {pcall = real.pcall, call = function(command, ...)
   local reply = real.call(command, ...)
-  if command == 'SADD' or command == 'SISMEMBER' then return ANSWER end
-  if command == 'GETRANGE' then return string.sub(reply, 1, -2) end
   if string.sub(command, 1, 4) == 'BF.M' then reply[#reply] = ANSWER end
   return reply
 end}
 """
-DROP = "return seen().drop(KEYS[1], tonumber(ARGV[1])) and 1 or 0"
 
 
 def fingerprint(value: object) -> bytes:
@@ -49,33 +43,36 @@ class Filter:
     def __init__(self, client: redis.Redis, config: FrontierConfig, before: str = "") -> None:
         self.client = client
         self.seen = seen_filter(config)
-        params = ", ".join(f"[[{text}]]" for text in self.seen.parameters())
+        self._before = before
 
-        def script(body: str) -> Any:
-            file, head = f"seen=shared/seen/{self.seen.name}", f"local PARAMS = {{{params}}}\n"
-            return client.register_script(before + source(file, body=head + body))
+    def run(self, body: str, encoded: Sequence[bytes | str] = (), limit: int = 0) -> Any:
+        text = source(f"seen=shared/seen/{self.seen.name}", body=f"return {body}")
+        items = [raw_string(item) if isinstance(item, bytes) else item for item in encoded]
+        data = {"base": BASE, "params": self.seen.parameters(), "items": items, "limit": limit}
+        script = self.client.register_script(self._before + text)
+        return script([META], [msgspec.msgpack.encode(data)])
 
-        self._add = script(ADD)
-        self._known = script(ADD.replace("add", "has"))
-        self._drop = script(DROP)
-        self._status = script("return seen().status(KEYS[1], PARAMS)")
+    def _encoded(self, values: Sequence[object]) -> list[bytes | str]:
+        return [self.seen.encode(fingerprint(value)) for value in values]
 
     def add(self, values: Sequence[object], batch: int = 300) -> list[int]:
-        encoded = [self.seen.encode(fingerprint(value)) for value in values]
         answers: list[int] = []
-        for first in range(0, len(encoded), batch):
-            answers += self._add([BASE], encoded[first : first + batch])
+        for first in range(0, len(values), batch):
+            answers += self.add_encoded(self._encoded(values[first : first + batch]))
         return answers
 
+    def add_encoded(self, encoded: Sequence[bytes | str]) -> list[int]:
+        return list(self.run("seen().add(input.base, input.params, input.items)", encoded))
+
     def known(self, values: Sequence[object]) -> list[int]:
-        encoded = [self.seen.encode(fingerprint(value)) for value in values]
-        return list(self._known([BASE], encoded))
+        ask = "seen().has(input.base, input.params, input.items)"
+        return list(self.run(ask, self._encoded(values)))
 
     def drop(self, limit: int) -> bool:
-        return bool(self._drop([BASE], [limit]))
+        return bool(self.run("drop_keys(seen(), input.base, input.limit)", limit=limit))
 
     def status(self) -> SeenStatus:
-        return SeenStatus.from_reply(self._status([BASE]))
+        return SeenStatus.from_reply(self.run("seen().status(input.base, input.params)"))
 
 
 def make(client: redis.Redis, backend: str, rate: float = 1e-6, capacity: int = 100_000) -> Filter:
@@ -170,16 +167,25 @@ def test_refused_whole_at_maxmemory(client: redis.Redis, backend: str) -> None:
         assert seen.add(range(first, first + 1000)).count(0) == 0
 
 
-@backends
 @pytest.mark.parametrize("answer", ["nil", "2", "{err = 'ERR no memory'}"])
-def test_other_answers_are_errors(client: redis.Redis, backend: str, answer: str) -> None:
+def test_other_answers_are_errors(client: redis.Redis, answer: str) -> None:
     """What a command says that is neither yes nor no makes no request a known one. valkey-bloom
     answers for fewer fingerprints, and with an error, where a filter would pass 128 MB."""
-    make(client, backend, capacity=1000).add(range(10))
-    bent = Filter(client, FrontierConfig(backend=backend), BENT.replace("ANSWER", answer))
+    make(client, "redisbloom", capacity=1000).add(range(10))
+    bent = Filter(client, FrontierConfig(backend="redisbloom"), BENT.replace("ANSWER", answer))
     for ask in (bent.add, bent.known):
-        with pytest.raises(redis.ResponseError, match=r"(BF\.M|SADD|SISM|GETRANGE).* has answered"):
+        with pytest.raises(redis.ResponseError, match=r"BF\.M.* has answered"):
             ask(["new", 3])
+
+
+@backends
+def test_other_settings_go_on(client: redis.Redis, backend: str) -> None:
+    """A kept filter keeps what it was made with when the settings change."""
+    make(client, backend, rate=1e-3, capacity=1000).add(range(8000))
+    changed = make(client, backend, rate=1e-6, capacity=50_000)
+    assert changed.add(range(8000)).count(1) == 0
+    assert changed.add([f"later {i}" for i in range(5000)]).count(0) <= 15
+    assert changed.status().expected_loss <= 1e-3
 
 
 @backends
@@ -224,7 +230,7 @@ def test_fingerprints_of_any_length(backend: str) -> None:
 
 
 @bloom_backends
-@pytest.mark.parametrize("times", [1, 2, 5, 15])
+@pytest.mark.parametrize("times", [1, 5])
 def test_false_positives(client: redis.Redis, backend: str, times: int) -> None:
     """At the designed size and after growing past it, false positives stay below the rate."""
     rate, capacity, probes = 0.01, 3000 if times < 5 else 1000, 3000
@@ -237,42 +243,15 @@ def test_false_positives(client: redis.Redis, backend: str, times: int) -> None:
 
 
 @bloom_backends
-def test_expected_loss(client: redis.Redis, backend: str) -> None:
-    """The expected loss that the status gives is about what is measured."""
-    seen = make(client, backend, rate=0.1, capacity=20_000)
-    seen.add(range(seen.status().capacity))
+@pytest.mark.parametrize("grows", [False, True])
+def test_expected_loss(client: redis.Redis, backend: str, grows: bool) -> None:
+    """The expected loss that the status gives is about what is measured, also after growing to
+    several times the first size."""
+    seen = make(client, backend, rate=0.1, capacity=2_000 if grows else 20_000)
+    seen.add(range(14_000 if grows else seen.status().capacity))
     expected = seen.status().expected_loss
-    lost = seen.add([f"fresh {i}" for i in range(4000)]).count(0)
-    assert 0.5 * expected < lost / 4000 < 1.5 * expected
-
-
-@bloom_backends
-def test_expected_loss_after_growing(client: redis.Redis, backend: str) -> None:
-    """The expected loss fits what is measured when the filter is several times its first size."""
-    seen = make(client, backend, rate=0.1, capacity=2000)
-    seen.add(range(14_000))
-    expected = seen.status().expected_loss
-    lost = seen.add([f"fresh {i}" for i in range(2000)]).count(0)
-    assert 0.5 * expected < lost / 2000 < 1.5 * expected
-
-
-def test_bitmap_of_other_settings_goes_on(redis_server: RedisServer) -> None:
-    """A kept filter keeps the shapes it was made with when the settings change."""
-    with redis_server.client() as client:
-        make(client, "bitmap", rate=1e-3, capacity=1000).add(range(3000))
-        changed = make(client, "bitmap", rate=1e-6, capacity=50_000)
-        assert changed.add(range(3000)).count(1) == 0
-        assert changed.add([f"later {i}" for i in range(5000)]).count(0) < 10
-
-
-def test_redisbloom_of_other_settings_goes_on(each_server: RedisServer) -> None:
-    """A kept filter keeps the error rate and the sizes it was made with when settings change."""
-    with each_server.client() as client:
-        make(client, "redisbloom", rate=1e-3, capacity=1000).add(range(8000))
-        changed = make(client, "redisbloom", rate=0.1, capacity=50_000)
-        assert changed.add(range(8000)).count(1) == 0
-        assert changed.add([f"later {i}" for i in range(5000)]).count(0) <= 15
-        assert changed.status().expected_loss <= 1e-3
+    lost = seen.add([f"fresh {i}" for i in range(2_000)]).count(0)
+    assert 0.5 * expected < lost / 2_000 < 1.5 * expected
 
 
 @pytest.mark.parametrize("deleted", [1, 2])
@@ -286,19 +265,6 @@ def test_redisbloom_without_a_filter(each_server: RedisServer, deleted: int) -> 
         assert 2000 < forgotten < 6000
         assert seen.add([f"fresh {i}" for i in range(8000)]).count(0) <= 1
         assert seen.add(range(8000)).count(1) == 0
-
-
-def test_redisbloom_names_what_is_in_its_place(each_server: RedisServer) -> None:
-    """A foreign key where the next filter goes is an error before anything is recorded."""
-    with each_server.client() as client:
-        seen = make(client, "redisbloom", capacity=1000)
-        added = seen.status().capacity * 5 // 300 * 300
-        seen.add(range(added))
-        client.set(f"{BASE}:2", "foreign")
-        with pytest.raises(redis.ResponseError):
-            seen.add(range(added, added + 300))
-        client.delete(f"{BASE}:2")
-        assert seen.add(range(added, added + 300)).count(0) <= 1
 
 
 def test_redisbloom_size(each_server: RedisServer) -> None:
@@ -318,18 +284,8 @@ def test_redisbloom_size(each_server: RedisServer) -> None:
     assert max(taken[designed:]) <= 9
 
 
-def test_bitmap_segments_exist_on_demand(redis_server: RedisServer) -> None:
-    """A large design allocates what is touched only: whole segments of at most 32 MB."""
-    with redis_server.client() as client:
-        seen = make(client, "bitmap", capacity=1_000_000_000)
-        assert seen.add(["a"]) == [1]
-        segments = list(client.scan_iter(f"{BASE}:*"))
-        assert len(segments) == 1
-        assert client.strlen(segments[0]) <= 32 * 1024 * 1024
-
-
 @pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3, 0.1])
-@pytest.mark.parametrize("capacity", [1000, 1_000_000, 10_000_000_000])
+@pytest.mark.parametrize("capacity", [1000, 10_000_000_000])
 def test_bitmap_shape(rate: float, capacity: int) -> None:
     """Layers hold what was asked for, and their errors together stay below the rate."""
     layers = bitmap_layers(rate, capacity)
@@ -393,18 +349,6 @@ def test_exact_has_no_false_positives(redis_server: RedisServer) -> None:
         assert {client.object("encoding", bucket) for bucket in buckets} == {b"intset"}
 
 
-def test_exact_without_intsets(redis_server: RedisServer) -> None:
-    """A server that keeps smaller integer sets than usual makes it larger, not wrong."""
-    with redis_server.client() as client:
-        client.config_set("set-max-intset-entries", 64)
-        try:
-            seen = make(client, "exact")
-            assert seen.add(range(20_000)).count(0) == 0
-            assert seen.add(range(20_000)).count(1) == 0
-        finally:
-            client.config_set("set-max-intset-entries", 512)
-
-
 @pytest.mark.parametrize("intset_entries", [512, 64])
 def test_exact_grows(redis_server: RedisServer, intset_entries: int) -> None:
     """Far past its capacity no fingerprint is lost by the splits, whatever kind the sets are."""
@@ -423,31 +367,6 @@ def test_exact_grows(redis_server: RedisServer, intset_entries: int) -> None:
             client.config_set("set-max-intset-entries", 512)
 
 
-def test_exact_without_splits(redis_server: RedisServer) -> None:
-    """Up to twice its capacity the filter never splits; buckets are made when they are needed."""
-    with redis_server.client() as client:
-        seen = make(client, "exact", capacity=20_000)
-        seen.add(range(50))
-        assert client.dbsize() <= 51
-        client.config_resetstat()
-        seen.add(range(39_000))
-        assert "cmdstat_smembers" not in client.info("commandstats")
-        seen.add(range(39_000, 42_000))
-        assert "cmdstat_smembers" in client.info("commandstats")
-
-
-def test_exact_of_other_settings_goes_on(redis_server: RedisServer) -> None:
-    """A kept filter keeps the buckets it was made with when the capacity changes."""
-    with redis_server.client() as client:
-        make(client, "exact", capacity=1000).add(range(3000))
-        for capacity in (1_000_000, 1000):
-            changed = make(client, "exact", capacity=capacity)
-            assert changed.add(range(3000)).count(1) == 0
-        while not changed.drop(1000):
-            pass
-        assert client.dbsize() == 0
-
-
 def test_exact_at_the_ends(redis_server: RedisServer) -> None:
     """The smallest and the largest 64-bit integers have buckets like all others."""
     numbers = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
@@ -456,9 +375,9 @@ def test_exact_at_the_ends(redis_server: RedisServer) -> None:
         seen = make(client, "exact")
         assert seen.seen.encode(raw[0]) == str(-(2**63))
         encoded = [seen.seen.encode(value) for value in raw]
-        assert seen._add([BASE], encoded) == [1] * len(numbers)
+        assert seen.add_encoded(encoded) == [1] * len(numbers)
         seen.add(range(5000))
-        assert seen._add([BASE], encoded) == [0] * len(numbers)
+        assert seen.add_encoded(encoded) == [0] * len(numbers)
 
 
 # --- which backend -----------------------------------------------------------------------------

@@ -45,7 +45,7 @@ NEEDS: dict[str, Callable[[Plan], bool]] = {
     "turn|gate.py|inbox.py": _meets("limits", "rate", "narrow"),
     "backoff.lua|state.lua|retry.py|fails": _meets("failures", "trouble", "retry_after"),
     "robots": _meets("robots"),
-    "join.lua|clear.lua|conclude.lua": _meets("again", "join", "stranger", "keep_alive"),
+    "join.lua|clear.lua|complete.lua": _meets("again", "join", "stranger", "keep_alive"),
     "rewound|_kept": _meets("lost_tail", "lost_script", "failover"),
     "reap.lua|leases.lua|leave.lua": _meets("kill", "stop", "leave"),
     "CloseSpider": _meets("close_spider"),

@@ -1,37 +1,30 @@
--- One worker's exchange with one shard: everything that happens on the hot path.
+-- Everything that happens on the hot path in one step, so that every prefix of the Redis log is a
+-- correct frontier: a page's links are in it before or with its end.
 --
--- Purpose  heartbeat, enqueue, finish, promote and claim in one step, so that every prefix of
---          the Redis log is a correct frontier: a page's links are in it before or with its end
 -- Input    worker, run, acked (number of the last exchange whose reply arrived), ttl (us), seen
---          (parameters of the dupefilter, see shared/seen/), held (leases that it knows of),
---          want (entries to claim), slot_limit,
---          suspect_from (deliveries from which an entry is a suspect: it may be what its workers
---          died of), suspects (how many of those to claim at most), most_bytes (of an
---          entry), starting, seeded, pages, items, dead_max; (the rest only if there is some)
---          queues, enqueue, also (see shared/enqueue.lua),
---          letters {{identity, slot, priority, entry or '', reason, detail,
---          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},
---          retried {{lease, priority, serialised request, ms}...}, released
---          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued
---          it}...}, backed_off {{lease, serialised request}...}, posts
---          {{id, links to other shards}...}, hold (us, for these; with shards on several servers
---          only), delivered {id...} (posts that are no longer needed), begun
---          {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what
---          is added to it}, turns {{slot, ... (see report_turn() in shared/slots/turns.lua),
---          entries to claim of it}...},
---          results {{slot, ... (see report_download() in shared/slots/backoff.lua)}...}, back_off
---          (terms for these), statuses {slot = HTTP status of its last answer}, report (JSON, of
---          the worker, for people), history {{id, record}...} (of what it finishes), history_max
---          (records that are kept)
+--          (parameters of the dupefilter), held (leases that it knows of), want (entries to claim),
+--          slot_limit, suspect_from (deliveries from which an entry is a suspect: it may be what
+--          its workers died of), suspects (how many of those to claim at most),
+--          most_bytes (of an entry), starting, seeded, pages, items, dead_max; if there is some:
+--          queues, enqueue, also (see shared/enqueue.lua), letters {{identity, slot, priority,
+--          entry or '', reason, detail, error, status}...} (of what could not be enqueued), done
+--          {{slot, {lease...}}...}, retried {{lease, priority, serialised request, ms}...},
+--          released {{lease, serialised request in the place of its own (its slot backs off)}...},
+--          dead {{lease, reason, detail, error, status, whether nobody has enqueued it}...}, posts
+--          {{id, links}...} (see shared/post.lua), hold (us, for these; with shards on several
+--          servers only), delivered {id...} (posts that are no longer needed), begun {shard...}
+--          (that have begun the run for good), room {slot = limit}, tally {count = what is added to
+--          it}, turns {{slot, ... (see report_turn()), entries to claim of it}...}, results {{slot,
+--          ... (see report_download())}...}, back_off (terms for these), statuses {slot = HTTP
+--          status of its last answer}, report (JSON, of the worker), history {{id, record}...} (of
+--          what it finishes), history_max (records that are kept)
 -- Reply    {status} or {status, msgpack map, lease, record, lease, record...}. The map has outcome
---          (of each enqueue, see shared/enqueue.lua), created, finished, complete (nothing is left
---          to do on this shard, and nobody may add to it), waiting, dead, full (Redis is at its
---          maxmemory), overdue_in (ms until a worker may be dead; 0: one is), next_due (ms until
---          it is worth asking again; -1: nothing waits), turns {turn...} (see give_turn() in
---          shared/slots/turns.lua), stuck (seconds for which all that is left has been in slots
---          that are set aside; -1: it is not), post_due (ms until somebody should take the oldest
---          post; -1: there is none), told (by people, see workers/tell.lua; 'paused', see
---          run/pause.lua; or ''). The status is
+--          (see enqueue()), created, finished, complete (see all_finished()), waiting, dead, full
+--          (Redis is at its maxmemory), overdue_in (ms until a worker may be dead; 0: one is),
+--          next_due (ms until it is worth asking again; -1: nothing waits), turns {turn...} (see
+--          told_of()), stuck (see stuck_for()), post_due (ms until somebody should take the oldest
+--          post; -1: there is none), told (by people, see orders.lua; 'paused' while the crawl is;
+--          or ''). The status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again
@@ -42,11 +35,9 @@
 -- Cost     O(entries moved + slots touched), whatever is queued
 -- Retry    safe: exchanges are numbered, an applied one is not applied again
 -- Memory   nothing is refused at maxmemory: see sign_of_life() in shared/workers.lua
--- Include  shared/guard shared/keys shared/texts shared/clock shared/counts shared/workers
---          shared/dead shared/finished shared/identities shared/enqueue shared/finish
---          shared/promote shared/claim shared/slots/state shared/slots/backoff shared/slots/turns
---          shared/slots/aside shared/post shared/queues shared/leases
---          dupefilter=shared/seen/BACKEND sampler=shared/sample history_keeper=shared/history
+-- Include  shared/guard shared/counts shared/workers shared/dead shared/enqueue shared/leases
+--          shared/queues shared/claim shared/slots/state shared/slots/backoff shared/slots/turns
+--          shared/post past=shared/past
 
 local worker, NONE = input.worker, {}
 
@@ -61,8 +52,7 @@ local me = fields_of(worker_key(worker), 'seq', 'starting', 'waiting', 'duplicat
 
 -- 2. replay check
 local seq = tonumber(me.seq or '')
--- A number that is none, or that this worker cannot have come to, is of another hand.
-if not seq or not is_member(worker) or not (seq <= input.acked + 1) then return {'gone'} end
+if not seq or not is_member(worker) then return {'gone'} end
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
 if meta.sealed and input.enqueue and not replayed then return {'sealed'} end
@@ -72,7 +62,7 @@ if meta.paused then input.want = 0 end
 local full = sign_of_life(worker)
 local was_starting, limited = me.starting == '1', meta.limited
 read_throttle(meta.throttle)
-if number_of(meta.retry) > 0 then retry_aside(integer(number_of(meta.retry))) end
+if meta.retry then retry_aside(meta.retry) end
 
 -- Dead letters of what could not be enqueued: one for each identity, not one for each worker and
 -- each time that it begins.
@@ -84,9 +74,8 @@ local function take_letters()
     local _, slot, priority, entry, reason, detail, kind, status = unpack(letter)
     if new[i] == 1 then
       bury(slot, priority, '\0' .. entry, {reason = reason, detail = detail, error = kind,
-        status = status, worker = worker}, input.dead_max)
+        status = status, worker = worker})
       count('created', 1)
-      count('finished', 1)
     end
   end
 end
@@ -94,7 +83,7 @@ end
 local outcome = me.duplicates or ''
 if not replayed then
   -- 4. enqueue
-  outcome = input.enqueue and enqueue(dupefilter().add, meta) or ''
+  outcome = input.enqueue and enqueue(meta) or ''
   if input.letters then take_letters() end
   -- Other workers may have completed the run while this one was thought dead.
   if meta.state == 'complete' and (count_changes.created or 0) > (count_changes.finished or 0) then
@@ -114,7 +103,7 @@ if not replayed then
   for _, shard in ipairs(input.begun or NONE) do redis.call('HSET', META, 'begun:' .. shard, 1) end
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
-  if input.history then history_keeper()(full and NONE or input.history, input.history_max) end
+  if input.history then past().keep_history(full and NONE or input.history, input.history_max) end
   if input.report then redis.call('HSET', worker_key(worker), 'report', input.report) end
 end
 local turns = input.turns or NONE
@@ -130,15 +119,8 @@ if replayed then
   leases = leases_of_claim(me.claims, seq)
 else
   leases, told, due = claim(turns, limited, due)
-  if #leases > 0 then
-    redis.call('HSET', worker_key(worker), 'claims', input.acked + 1 .. ' ' .. range_of_claim())
-  end
-end
-local claimed = replayed and 0 or #leases / 2
--- Leases that somebody has written here are nobody's work: the worker knows nothing of them.
-if not replayed and claimed == 0 and input.want > 0 and input.held == 0
-    and leases_held(worker) > 0 then
-  give_back_leases(worker, input.dead_max)
+  -- Leases that somebody has written here are nobody's work: the worker knows nothing of them.
+  if #leases == 0 and input.want > 0 and input.held == 0 then take_back(worker) end
 end
 
 -- 8. reply
@@ -147,32 +129,27 @@ if was_starting and not input.starting and input.seeded then
   redis.call('HSET', META, 'seeded', 1)
 end
 if not replayed then
-  set_flag(worker, 'waiting', me.waiting == '1', input.want > 0 and claimed == 0)
+  set_flag(worker, 'waiting', me.waiting == '1', input.want > 0 and #leases == 0)
 end
 local counts = flush_counts()
 if not replayed and number_of(meta.sampled) ~= math.floor(NOW / 1e7) then
-  sampler()({run = meta.run, sampled = meta.sampled})
+  past().keep_sample(meta)
 end
 local finished = leases_held(worker) == 0 and all_finished()
-local ended = not replayed and (input.done or input.dead or input.delivered)
-local news = finished and (ended or was_starting)
+local news = finished and (was_starting
+  or not replayed and (input.done or input.dead or input.delivered))
 if added > 0 or news then wake(counts, news) end
 if limited and replayed then told = turns_again(turns, leases) end
-local next_due = -1
-if #leases > 0 then
-  next_due = 0
-elseif due then
-  next_due = math.max(0, math.ceil((due - NOW) / 1000))
-end
--- Counts may be of another hand, so it is looked when nothing else is there to do.
-local post = input.hold and (counts.posted > 0 or claimed == 0) and first_post()
+-- -> ms until then, -1: never
+local function ms_until(time) return time and math.max(0, math.ceil((time - NOW) / 1000)) or -1 end
 local reply = {replayed and 'replayed' or 'ok', cmsgpack.pack({outcome = outcome,
   created = counts.created, finished = counts.finished, complete = finished,
   waiting = counts.waiting, dead = counts.dead, full = full,
   overdue_in = ms_until_dead(meta.sign, meta.patient),
-  next_due = next_due, turns = told,
+  next_due = ms_until(#leases > 0 and NOW or due), turns = told,
   stuck = limited and not meta.paused and stuck_for(counts, meta.stuck) or -1,
-  post_due = post and math.max(0, math.ceil((post - NOW) / 1000)) or -1,
+  -- Counts may be of another hand, so it is looked when nothing else is there to do.
+  post_due = ms_until(input.hold and (counts.posted > 0 or #leases == 0) and first_post()),
   told = readable(meta.paused and me.told ~= 'stop' and 'paused' or me.told or '')})}
-for i = 1, #leases do reply[2 + i] = leases[i] end
+for _, field in ipairs(leases) do reply[#reply + 1] = field end
 return reply

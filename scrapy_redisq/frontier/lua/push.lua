@@ -5,14 +5,13 @@
 --          the run has ended, "sealed" if the shard must be opened first (see run/open.lua)
 -- Cost     O(requests)
 -- Retry    safe: what was added is found to be a duplicate
--- Include  shared/guard shared/keys shared/counts shared/queues shared/workers shared/enqueue
---          shared/texts dupefilter=shared/seen/BACKEND
+-- Include  shared/guard shared/counts shared/queues shared/workers shared/enqueue
 
 local meta = fields_of(META, 'run', 'order', 'generation', 'state', 'sealed', 'corrupt')
 if meta.run ~= input.run or meta.state ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
 if meta.corrupt then corrupt(meta.corrupt) end
 if meta.sealed then return cmsgpack.pack({status = 'sealed'}) end
-local outcome = enqueue(dupefilter().add, meta)
+local outcome = enqueue(meta)
 local counts = flush_counts()
 if added > 0 then wake(counts) end
 return cmsgpack.pack({status = 'ok', outcome = outcome})

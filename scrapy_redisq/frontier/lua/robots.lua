@@ -11,7 +11,6 @@
 -- Retry    safe; an answer "fetch" that is lost costs the host LOCK
 -- Memory   at maxmemory a text is refused whole, but in the place of some that have expired: then
 --          the first write removes
--- Include  shared/keys shared/clock
 
 -- Microseconds: longer than a worker takes for a robots.txt.
 local LOCK = 30000000
@@ -19,7 +18,7 @@ local LOCK = 30000000
 if redis.call('HGET', META, 'run') ~= input.run then return {'lost', '', 0} end
 local host = input.host
 local stored = redis.call('HGET', ROBOTS, host) or ''
-local left = tonumber(redis.call('ZSCORE', ROBOTS_UNTIL, host) or 0) - NOW
+local left = number_of(redis.call('ZSCORE', ROBOTS_UNTIL, host)) - NOW
 local has_text = string.sub(stored, 1, 4) == 'text'
 
 local function keep(value, us)
@@ -38,7 +37,6 @@ if input.text then
   end
   if input.ttl > 0 then keep('text' .. input.text, input.ttl * 1000)
   elseif not has_text then forget(host) end
-  return {'wait', '', 0}
 elseif left <= 0 then
   keep('lock', LOCK)
   return {'fetch', '', 0}

@@ -32,7 +32,6 @@ IN_SCRIPTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lpush", "rpush", "sadd"), (_META, "x")),
     "time": (),
     "publish": (_CHANNEL, ""),
-    "object": ("ENCODING", _NONE),
     "set": (_NONE, "", "XX"),
     "setrange": (_NONE, "-1", "x"),
     "hset": (_NONE, "f", "v", "odd"),

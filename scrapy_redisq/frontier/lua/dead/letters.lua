@@ -5,7 +5,6 @@
 -- Reply    {number of the last, id, letter, id, letter...}; a letter is 4 bytes length of header,
 --          header, entry (false: there is none); not all of them if they have more than about 4 MB
 -- Cost     O(letters read); reads only
--- Include  shared/keys shared/bounds
 
 local ids = input.ids
 if not ids then
@@ -21,8 +20,7 @@ local answer, bytes = {''}, 0
 for _, id in ipairs(ids) do
   if bytes >= MOST_BYTES then break end
   local letter = redis.call('HGET', LETTERS, id)
-  answer[#answer + 1] = id
-  answer[#answer + 1] = letter
+  answer[#answer + 1], answer[#answer + 2] = id, letter
   bytes = bytes + #(letter or '')
 end
 if #answer > 1 then answer[1] = redis.call('ZSCORE', DEAD, answer[#answer - 1]) end

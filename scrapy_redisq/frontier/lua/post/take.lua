@@ -6,7 +6,7 @@
 -- Cost     O(posts handed out), or about 4 MB of them
 -- Retry    safe: what was handed out in a reply that was lost becomes due again
 -- Memory   the first write removes: a full server's links go to other servers that may have room
--- Include  shared/keys shared/bounds shared/clock shared/counts shared/post
+-- Include  shared/counts shared/post
 
 if redis.call('HGET', META, 'run') ~= input.run then return {} end
 local reply, bytes = {}, 0
@@ -16,8 +16,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', POST, '-inf', NOW, 'LIMIT', 0, i
   if links then
     redis.call('ZREM', POST, id)
     redis.call('ZADD', POST, NOW + input.hold, id)
-    reply[#reply + 1] = id
-    reply[#reply + 1] = links
+    reply[#reply + 1], reply[#reply + 2] = id, links
     bytes = bytes + #links
   else -- another hand has deleted it
     remove_posts({id})

@@ -11,27 +11,17 @@
 --          background
 -- Retry    safe; interrupted, the state "resetting" makes the next one who joins carry on
 -- Memory   the first write removes
--- Include  shared/keys shared/texts shared/clock shared/workers shared/run_state
---          shared/slots/tokens
+-- Include  shared/workers shared/run_state shared/slots/state
 
--- Forgets what is known of a slot, but for what a person has said.
-local function forget_slot(slot)
-  local own, held = unpack(redis.pcall('HMGET', slot_key(slot), 'own', 'held'))
-  redis.call('DEL', slot_key(slot))
-  if own then redis.call('HSET', slot_key(slot), 'own', own) end
-  if held then redis.call('HSET', slot_key(slot), 'held', held) end
-end
-
-local MOST_QUEUES = 1000
-
-local meta = meta_of_run()
-if meta.state and meta.state ~= 'resetting' then
+local meta = hash_of(META)
+local resets = meta.state == 'resetting'
+if meta.state and not resets then
   if not input.mark and number_of(meta.began) >= input.before then return {'done', '0'} end
   if input.mark and not input.force and live_workers() > 0 then
     return {'in_use', integer(live_workers())}
   end
 end
-if meta.state and (input.all or meta.state ~= 'resetting') then begin_reset(meta) end
+if meta.state and (input.all or not resets) then begin_reset(meta) end
 if input.all then
   if meta.generation then
     redis.call('HDEL', META, 'generation')
@@ -49,27 +39,44 @@ local function members_of(key, most)
   return {}
 end
 
-local queues = 0
+-- Forgets what is known of a slot, but for what a person has said.
+local function forget_slot(slot)
+  local key = slot_key(slot)
+  local said = redis.pcall('HMGET', key, 'own', 'held')
+  redis.call('DEL', key)
+  for i, field in ipairs({'own', 'held'}) do
+    if said[i] then redis.call('HSET', key, field, said[i]) end
+  end
+end
+
+local queues_left, touched = 1000, 0
+
+-- -> whether that is all of them
 local function delete_queues(slot)
-  local priorities = members_of(levels_of(slot), MOST_QUEUES - queues)
+  local priorities = members_of(levels_of(slot), queues_left)
   for _, priority in ipairs(priorities) do redis.call('UNLINK', queue_of(slot, priority)) end
-  queues = queues + #priorities
-  if queues < MOST_QUEUES then
+  queues_left = queues_left - #priorities
+  if queues_left > 0 then
     redis.call('UNLINK', levels_of(slot))
     return true
   end
   redis.call('ZREMRANGEBYRANK', levels_of(slot), 0, #priorities - 1)
 end
 
-local touched = 0
-for _, slot in ipairs(members_of(READY, 100)) do
-  touched = touched + 1
-  if not delete_queues(slot) then break end
-  if input.all then forget_slot(slot) end
-  redis.call('ZREM', READY, slot)
+-- Calls f(member) for at most 100 members of a set, and removes them, until one is not `done`.
+local function clear_members(key, f)
+  for _, member in ipairs(members_of(key, 100)) do
+    touched = touched + 1
+    if f(member) == false then break end
+    redis.call('ZREM', key, member)
+  end
 end
-for _, worker in ipairs(members_of(WORKERS, 100)) do
-  touched = touched + 1
+
+clear_members(READY, function(slot)
+  if not delete_queues(slot) then return false end
+  if input.all then forget_slot(slot) end
+end)
+clear_members(WORKERS, function(worker)
   if input.all then
     for _, slot in ipairs(redis.call('HKEYS', tokens_key(worker))) do forget_slot(slot) end
     redis.call('UNLINK', tokens_key(worker))
@@ -77,16 +84,9 @@ for _, worker in ipairs(members_of(WORKERS, 100)) do
     return_tokens(worker)
   end
   redis.call('UNLINK', leases_of(worker), worker_key(worker))
-  redis.call('ZREM', WORKERS, worker)
-end
-if input.all then
-  for _, key in ipairs({RULED, PAUSED}) do
-    for _, slot in ipairs(members_of(key, 100)) do
-      redis.call('DEL', slot_key(slot))
-      redis.call('ZREM', key, slot)
-      touched = touched + 1
-    end
-  end
+end)
+for _, key in ipairs(input.all and {RULED, PAUSED} or {}) do
+  clear_members(key, function(slot) redis.call('DEL', slot_key(slot)) end)
 end
 if touched > 0 then return {'more', integer(touched)} end
 redis.call('UNLINK', DELAYED, BUSY, POST, POSTED)

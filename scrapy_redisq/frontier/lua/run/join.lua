@@ -5,42 +5,38 @@
 --            "push"    a producer, on shard 0: takes the configuration that is there
 --            "follow"  on another shard, to be in the run that shard 0 is in
 --            "return"  a worker that was taken for dead comes back into its run),
---          former (its id until then; of who returns),
---          run (id of the run to be begun, if one is; to follow; to return to), format (a number),
+--          run (id of the run to be begun, if one is; to follow; to return to), format,
 --          config {name = text}, any_shards (another number of them is taken as it is), worker (''
 --          for a producer), info {field, value...} (of the worker), ttl (us), limits {pattern =
 --          text...} (see shared/slots/state.lua; false: those that are there stay), throttle (text
---          of AutoThrottle's terms, see there, or ''), release, settings (these two: what a worker
---          runs, '' if that is not known), name, resume, keep_alive, keep_seen
---          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes),
---          max_pending, max_memory (numbers as texts, or ''; of who crawls), since (us by
---          run/clock.lua: when the worker that crawls was started), lost (us, of who crawls: when a
---          young run began that other shards have, which this one has lost if its own is older; 0:
---          there is none), keep_config (of who pushes: also a new run takes the stored one, and
---          what was seen if the last worker kept that), began (us), inherits, begun (whether shard
---          0 knows that this one has begun the run; all three of who follows)
+--          of AutoThrottle's terms, or ''), release, settings (what a worker runs, or '');
+--          crawl: name, resume, keep_alive (REDISQ_RUN or '', and so on), max_pending, max_memory
+--          (numbers as texts, or ''), since (us by run/server.lua: when the worker was started),
+--          lost (us: when a young run began that other shards have, which this one has lost if its
+--          own is older; 0: there is none); crawl and push: keep_seen; push: keep_config (also a
+--          new run takes the stored one, and what was seen if the last worker kept that); follow:
+--          began (us), inherits, begun (shard 0 knows that this one has begun the run); return:
+--          former (its id until then)
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       begun (shards that have begun it for good), generation, trash (dupefilters
 --                       that wait to be deleted), former_shards (how many former runs had at most,
 --                       if their keys are still there), full (Redis is at its maxmemory)
---            over       the run that this worker belongs to is complete; with run, name, and `ago`
---                       (us; -1: not known)
---            named      the unfinished run has another name (`name`)
+--            over       the run of this worker is complete; with run, name, `ago` (us; -1: unknown)
+--            named      the unfinished run has another `name`
 --            wait       workers of the run that is to be forgotten may still come back: again later
 --            clear      run/clear.lua must be called until it is done, then this again
 --            lost       the run to follow or return to is gone
 --            shard_lost this shard had begun the run to follow, and does not know it
---            format     the frontier has another format (`format`)
+--            format     the frontier has another `format`
 --            differs    `differences` {name = {stored, given}}
---            foreign    `key` is not of the type it must be, but of `kind`; or it was ('', see
---                       shared/guard.lua)
+--            foreign    `key` is of another type, `kind`, or was damaged ('')
 -- Effect   without live workers, slots that were set aside are tried again
 -- Cost     O(limits); with other limits than before about 1,000 slots are looked at
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
 -- Memory   nothing is refused at maxmemory: see sign_of_life() in shared/workers.lua
--- Include  shared/keys shared/texts shared/clock shared/counts shared/workers shared/run_state
---          shared/slots/state shared/slots/aside shared/marks
+-- Include  shared/counts shared/workers shared/run_state shared/slots/state shared/slots/backoff
+--          past=shared/past
 
 local function reply(status, fields)
   local answer = fields or {}
@@ -48,16 +44,16 @@ local function reply(status, fields)
   return cmsgpack.pack(answer)
 end
 
-for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
-    [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [PAUSED] = 'zset',
-    [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list',
-    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset', [ENDED] = 'zset',
-    [POST] = 'zset', [POSTED] = 'hash', [LIMITS] = 'hash'}) do
-  local found = redis.call('TYPE', key).ok
-  if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
+for kind, keys in pairs({hash = {META, COUNTS, BUSY, LETTERS, ROBOTS, POSTED, LIMITS},
+    zset = {READY, DELAYED, WORKERS, DEAD, ASIDE, PAUSED, RULED, ROBOTS_UNTIL, ENDED, POST},
+    list = {TRASH}, string = {REAPED}}) do
+  for _, key in ipairs(keys) do
+    local found = redis.call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
+  end
 end
 
-local meta, intent = meta_of_run(), input.intent
+local meta, intent, name, lost = hash_of(META), input.intent, input.name or '', input.lost or 0
 if meta.corrupt then return reply('foreign', {key = meta.corrupt, kind = ''}) end
 if meta.format and tonumber(meta.format) ~= input.format then
   return reply('format', {format = tonumber(meta.format)})
@@ -72,20 +68,56 @@ local function is_older_than(time)
   return NOW >= time and input.since < time
 end
 
--- -> {name = {stored, given}} where the run is of another spider, or has other arguments; else nil.
-local function of_another_crawl()
-  local differences, differ = {}, false
-  for _, name in ipairs({'spider', 'arguments'}) do
-    local stored, given = meta['config:' .. name] or '', input.config[name]
-    if stored ~= '' and given ~= '' and stored ~= given then
-      differences[name], differ = {stored, given}, true
+-- -> {field = {stored, given}} where the configuration is not the run's, except where it
+-- `may_differ(field)`; nil: nowhere. A producer may have begun the run without knowing the spider
+-- and its arguments.
+local function differences_but(may_differ)
+  local found
+  for field, given in pairs(input.config) do
+    local stored = meta['config:' .. field]
+    local is_unknown = (field == 'spider' or field == 'arguments')
+      and (stored == '' or given == '')
+    if stored and stored ~= given and not is_unknown and not may_differ(field) then
+      found = found or {}
+      found[field] = {stored, given}
     end
   end
-  return differ and differences or nil
+  return found
+end
+
+-- As differences_but(), where the run is of another spider, or has other arguments.
+local function of_another_crawl()
+  return differences_but(function(field) return field ~= 'spider' and field ~= 'arguments' end)
 end
 
 -- Of a run that this shard has lost goes on in a new one what the others have.
-local goes_on = intent == 'crawl' and number_of(meta.began) < input.lost
+local goes_on = intent == 'crawl' and number_of(meta.began) < lost
+-- Of a name that has ended no run begins again; the last one may be opened again by other workers.
+local mine = name ~= '' and meta.name == name
+
+-- -> as decide(), of who crawls
+local function decide_of_crawl()
+  local has_ended = name ~= '' and redis.call('ZSCORE', ENDED, name)
+  if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
+  -- What this shard still has is of an earlier run, which was complete or forgotten.
+  if goes_on then return meta.state == 'open' and input.keep_seen and 'renew' or 'begin' end
+  if meta.state == 'complete' then
+    local late = name == '' and is_older_than(meta.ended) and not of_another_crawl()
+    if input.keep_alive and (mine or late) then return 'resume' end
+    return late and 'over' or 'begin'
+  end
+  if meta.state ~= 'open' then return 'begin' end
+  -- A worker that was started before the run began is one of several that were to begin it.
+  if not input.resume and not has_ended and live_workers() == 0
+      and not is_older_than(meta.began) then
+    -- Who gave no sign of life in time may only have been cut off, as this one was.
+    redis.call('ZREM', WORKERS, '') -- a first write that removes: works at maxmemory too
+    if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end
+    return input.keep_seen and 'renew' or 'begin'
+  end
+  if name ~= '' and meta.name and not mine then return 'named' end
+  return 'resume'
+end
 
 -- -> "resume", "begin", "renew" (a new run with all that is left of the old one), or the status
 -- to reply with
@@ -102,48 +134,23 @@ local function decide()
     local reopens = meta.state == 'complete' and meta.name
     return (meta.state == 'open' or reopens) and 'resume' or 'begin'
   end
-  -- Of a name that has ended no run begins again; the last one may be opened again by other
-  -- workers.
-  local mine = input.name ~= '' and meta.name == input.name
-  local has_ended = input.name ~= '' and redis.call('ZSCORE', ENDED, input.name)
-  if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
-  -- What this shard still has is of an earlier run, which was complete or forgotten.
-  if goes_on then return meta.state == 'open' and input.keep_seen and 'renew' or 'begin' end
-  if meta.state == 'complete' then
-    local late = input.name == '' and is_older_than(meta.ended)
-      and not of_another_crawl()
-    if input.keep_alive and (mine or late) then return 'resume' end
-    return late and 'over' or 'begin'
-  end
-  if meta.state ~= 'open' then return 'begin' end
-  -- A worker that was started before the run began is one of several that were to begin it.
-  if not input.resume and not has_ended and live_workers() == 0
-      and not is_older_than(meta.began) then
-    -- Who gave no sign of life in time may only have been cut off, as this one was.
-    redis.call('ZREM', WORKERS, '') -- a first write that removes: works at maxmemory too
-    if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end
-    return input.keep_seen and 'renew' or 'begin'
-  end
-  if input.name ~= '' and meta.name and not mine then return 'named' end
-  return 'resume'
+  return decide_of_crawl()
 end
 
 local decision = decide()
 if decision == 'over' then
-  local others = input.name ~= '' and meta.name == input.name and of_another_crawl()
+  local others = mine and of_another_crawl()
   if others then return reply('differs', {differences = others}) end
-  local ago = meta.ended and (input.name == '' or meta.name == input.name)
-    and math.max(0, NOW - number_of(meta.ended)) or -1
-  return reply('over', {run = meta.run or '', name = input.name, ago = ago})
-elseif decision == 'named' then
-  return reply('named', {name = meta.name})
-elseif decision == 'lost' or decision == 'wait' or decision == 'shard_lost' then
-  return reply(decision)
+  local ago = meta.ended and (name == '' or mine) and math.max(0, NOW - number_of(meta.ended)) or -1
+  return reply('over', {run = meta.run or '', name = name, ago = ago})
+elseif decision ~= 'resume' and decision ~= 'begin' and decision ~= 'renew' then
+  return reply(decision, {name = meta.name})
 end
+local resumes = decision == 'resume'
 
 -- What a new run has of the one before: nothing, what was "seen" and the dead letters, or "all".
 local inherits = meta.inherits or ''
-if decision ~= 'resume' then
+if not resumes then
   inherits = decision == 'renew' and 'all' or ''
   if intent == 'follow' then inherits = input.inherits
   elseif decision == 'begin' and input.keep_seen then inherits = 'seen' end
@@ -151,25 +158,18 @@ end
 local keeps_seen = inherits ~= '' and meta.generation
 if goes_on then inherits = 'all' end
 
-if intent ~= 'push' and (decision == 'resume' or keeps_seen) then
-  local differences, differ = {}, false
-  for name, given in pairs(input.config) do
-    local stored = meta['config:' .. name]
-    -- The backend is what the run was begun with; a producer may have begun it without knowing
-    -- the spider and its arguments. A new run has arguments of its own.
-    local free_to_differ = name == 'backend'
-      or ((name == 'spider' or name == 'arguments') and (stored == '' or given == ''))
-      or (name == 'arguments' and decision ~= 'resume')
-      or (name == 'shards' and input.any_shards)
-    if stored and stored ~= given and not free_to_differ then
-      differences[name] = {stored, given}
-      differ = true
-    end
-  end
-  if differ then return reply('differs', {differences = differences}) end
+if intent ~= 'push' and (resumes or keeps_seen) then
+  -- The backend is what the run was begun with. A new run has arguments of its own.
+  local found = differences_but(function(field)
+    return field == 'backend' or (field == 'arguments' and not resumes)
+      or (field == 'shards' and input.any_shards)
+  end)
+  if found then return reply('differs', {differences = found}) end
 end
 
-if decision == 'begin' and not is_empty() then
+-- Nothing of a run waits here, and no worker is registered.
+local is_empty = redis.call('EXISTS', READY, DELAYED, WORKERS, BUSY, POST) == 0
+if decision == 'begin' and not is_empty then
   if meta.state and meta.state ~= 'resetting' then begin_reset(meta) end
   return reply('clear')
 end
@@ -181,97 +181,97 @@ else
   full = sign_of_life(input.worker)
 end
 
+-- Keeps a field of meta, or none in the place of '' and false.
+local function keep(field, value)
+  if value and value ~= '' then redis.call('HSET', META, field, value)
+  else redis.call('HDEL', META, field) end
+end
+
 -- The counts of a new run: what it has of the one before, and numbers that are never used twice.
 local function counts_of_new_run()
   local old, letters = hash_of(COUNTS), keeps_seen and redis.call('ZCARD', DEAD) or 0
   local counts = {created = letters, finished = letters, dead = letters, letters = old.letters}
   if decision == 'renew' then
     counts.created = letters + number_of(old.created) - number_of(old.finished)
-    for _, name in ipairs({'leased', 'starting', 'waiting', 'claimed', 'delays', 'posted'}) do
-      counts[name] = old[name]
+    for _, field in ipairs({'leased', 'starting', 'waiting', 'claimed', 'delays', 'posted'}) do
+      counts[field] = old[field]
     end
   end
   return counts
 end
 
-if decision ~= 'resume' then
+local function begin_run()
   local counts = counts_of_new_run()
   redis.call('DEL', META, COUNTS)
   redis.call('UNLINK', ROBOTS, ROBOTS_UNTIL, seen_base('recent:0'), seen_base('recent:1'))
-  for name, number in pairs(counts) do
-    if tonumber(number) ~= 0 then redis.call('HSET', COUNTS, name, number) end
+  for field, number in pairs(counts) do
+    if tonumber(number) ~= 0 then redis.call('HSET', COUNTS, field, number) end
   end
-  if meta.run then throw_away_sets(meta.run) end
+  if meta.run then throw_away_starts(meta.run) end
   if not keeps_seen then
     redis.call('UNLINK', DEAD, LETTERS)
     if meta.generation then throw_away(meta['config:backend'], meta.generation) end
   end
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run,
-    'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1, input.lost + 1)))
-  for _, name in ipairs({'limited', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
+    'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1, lost + 1)))
+  for _, field in ipairs({'limited', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
       'max_memory', 'paused'}) do
-    if meta[name] then redis.call('HSET', META, name, meta[name]) end
+    keep(field, meta[field])
   end
   -- Without workers it may have gone back since the last sign of life, which is not kept.
   if NOW ~= SERVER_TIME then redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME)) end
-  for name, value in pairs(input.config) do
-    local stored = meta['config:' .. name]
-    local keeps = input.keep_config and name ~= 'arguments'
-    if stored and (keeps or (keeps_seen and name == 'backend')) then value = stored end
-    redis.call('HSET', META, 'config:' .. name, value)
-    if name == 'order' then redis.call('HSET', META, 'order', value) end
+  for field, value in pairs(input.config) do
+    local stored = meta['config:' .. field]
+    local keeps = input.keep_config and field ~= 'arguments' or keeps_seen and field == 'backend'
+    if stored and keeps then value = stored end
+    redis.call('HSET', META, 'config:' .. field, value)
+    if field == 'order' then redis.call('HSET', META, 'order', value) end
   end
   -- Shards that only former runs had are deleted in the background.
   local shards = math.max(number_of(meta.shards), number_of(meta['config:shards']))
   if shards > 0 then redis.call('HSET', META, 'shards', shards) end
+end
+
+if not resumes then
+  begin_run()
 elseif intent ~= 'push' then
-  for _, name in ipairs({'spider', 'arguments'}) do
-    local given = input.config[name]
-    if given ~= '' then redis.call('HSET', META, 'config:' .. name, given) end
+  for _, field in ipairs({'spider', 'arguments'}) do
+    local given = input.config[field]
+    if given ~= '' then redis.call('HSET', META, 'config:' .. field, given) end
   end
+end
+if not resumes and (intent == 'crawl' or intent == 'push') then
+  past().mark('began', input.worker, name ~= '' and name or input.run)
 end
 if intent == 'crawl' then
-  if input.name ~= '' then redis.call('HSET', META, 'name', input.name) end
-  if input.keep_alive then redis.call('HSET', META, 'keep_alive', 1) end
-  if input.keep_seen then redis.call('HSET', META, 'keep_seen', 1)
-  else redis.call('HDEL', META, 'keep_seen') end
-  for _, name in ipairs({'max_pending', 'max_memory'}) do
-    if input[name] ~= '' then redis.call('HSET', META, name, input[name])
-    else redis.call('HDEL', META, name) end
+  if name ~= '' then keep('name', name) end
+  if input.keep_alive then keep('keep_alive', 1) end
+  keep('keep_seen', input.keep_seen and 1)
+  keep('max_pending', input.max_pending)
+  keep('max_memory', input.max_memory)
+  for field, kind in pairs({release = 'release', settings = 'configuration'}) do
+    local given = input[field]
+    if given ~= '' and given ~= meta[field] then
+      if meta[field] then past().mark(kind, input.worker, given) end
+      keep(field, given)
+    end
   end
-end
-
-if decision ~= 'resume' and (intent == 'crawl' or intent == 'push') then
-  mark('began', input.worker, input.name ~= '' and input.name or input.run)
-end
-for name, kind in pairs({release = 'release', settings = 'configuration'}) do
-  if intent == 'crawl' and input[name] ~= '' and input[name] ~= meta[name] then
-    if meta[name] then mark(kind, input.worker, input[name]) end
-    redis.call('HSET', META, name, input[name])
-  end
-end
-
-local function are_there(limits)
-  local found, n = redis.call('HGETALL', LIMITS), 0
-  for i = 1, #found, 2 do
-    if limits[found[i]] ~= found[i + 1] then return false end
-  end
-  for _ in pairs(limits) do n = n + 1 end
-  return #found == 2 * n
 end
 
 if input.limits then
-  local changed = not are_there(input.limits)
+  local old, changed = hash_of(LIMITS), false
   redis.call('DEL', LIMITS)
-  for pattern, text in pairs(input.limits) do redis.call('HSET', LIMITS, pattern, text) end
-  if input.throttle ~= '' then redis.call('HSET', META, 'throttle', input.throttle)
-  else redis.call('HDEL', META, 'throttle') end
+  for pattern, text in pairs(input.limits) do
+    changed, old[pattern] = changed or old[pattern] ~= text, nil
+    redis.call('HSET', LIMITS, pattern, text)
+  end
+  keep('throttle', input.throttle)
   -- Stays: slots may be parked, or a person may have said something about them.
-  if next(input.limits) or input.throttle ~= '' then redis.call('HSET', META, 'limited', 1) end
+  if next(input.limits) or input.throttle ~= '' then keep('limited', 1) end
   -- Those that wait longest may do so for hours because of what was the limit before.
-  for _, slot in ipairs(changed and redis.call('ZREVRANGE', READY, 0, 999) or {}) do
-    look_again(slot, first_start(slot_of(slot)) - EARLY)
+  if changed or next(old) then
+    for _, slot in ipairs(redis.call('ZREVRANGE', READY, 0, 999)) do look_again(slot) end
   end
 end
 
@@ -292,28 +292,30 @@ if intent ~= 'return' then
 end
 
 if input.worker ~= '' then
-  local same_run = decision == 'resume'
-  ms_until_dead(same_run and meta.sign, same_run and meta.patient)
+  ms_until_dead(resumes and meta.sign, resumes and meta.patient)
+  local key = worker_key(input.worker)
   -- When this arrives once more, and late, the worker may have exchanged already.
-  redis.call('HSETNX', worker_key(input.worker), 'seq', 0)
-  redis.call('HSET', worker_key(input.worker), 'ttl', input.ttl,
-    'since', integer(NOW), 'release', input.release, 'settings', input.settings,
-    unpack(input.info))
-  local was = redis.call('HGET', worker_key(input.worker), 'starting') == '1'
-  set_flag(input.worker, 'starting', was, true)
+  redis.call('HSETNX', key, 'seq', 0)
+  redis.call('HSET', key, 'ttl', input.ttl, 'since', integer(NOW), 'release', input.release,
+    'settings', input.settings, unpack(input.info))
+  set_flag(input.worker, 'starting', redis.call('HGET', key, 'starting') == '1', true)
   flush_counts()
-  if input.former then take_over_orders(input.worker, input.former) end
+  -- Who has returned under a new id is told what was said to it under its former one.
+  local told = input.former and redis.call('HGET', worker_key(input.former), 'told')
+  if told then
+    redis.call('HSET', key, 'told', told)
+    redis.call('DEL', worker_key(input.former))
+  end
 end
 
 meta = hash_of(META)
 local config, begun = {}, {}
 for field, value in pairs(meta) do
-  local name = string.match(field, '^config:(.*)$')
-  if name then config[name] = value end
-  local shard = string.match(field, '^begun:(%d+)$')
-  if shard then begun[#begun + 1] = tonumber(shard) end
+  local kind, of = string.match(field, '^(%w+):(.*)$')
+  if kind == 'config' then config[of] = value end
+  if kind == 'begun' then begun[#begun + 1] = tonumber(of) end
 end
-return reply('ok', {run = meta.run, began = number_of(meta.began), new = decision ~= 'resume',
+return reply('ok', {run = meta.run, began = number_of(meta.began), new = not resumes,
   inherits = meta.inherits or '', name = meta.name or '', config = config, begun = begun,
   generation = meta.generation, trash = redis.call('LLEN', TRASH),
   former_shards = number_of(meta.shards), full = full})

@@ -4,15 +4,14 @@
 -- Reply    leases left; to be called again while there are some
 -- Cost     at most 100 leases a call, or about 4 MB of them
 -- Retry    safe
--- Include  shared/keys shared/texts shared/clock shared/counts shared/queues shared/workers
---          shared/leases shared/finished shared/slots/tokens
+-- Include  shared/counts shared/queues shared/workers shared/leases shared/slots/state
 
 if redis.call('HGET', META, 'run') ~= input.run then return 0 end
-give_back_leases(input.worker, input.dead_max)
+take_back(input.worker)
 local left = leases_held(input.worker)
--- The requests kept in its process are no longer its own when other workers fetch its pages.
-if left > 0 then fence(input.worker) end
-if left == 0 then
+if left > 0 then
+  fence(input.worker)
+else
   remove_worker(input.worker, input.returns)
   return_tokens(input.worker)
   redis.call('HSET', META, 'left', integer(NOW))

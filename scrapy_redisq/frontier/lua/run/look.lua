@@ -6,9 +6,9 @@
 -- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been
 --          to do, when its run began (us by shard 0's clock; 0: it has none)}
 -- Cost     O(workers)
--- Include  shared/keys shared/texts shared/finished
+-- Include  shared/workers
 
-local counts = redis.call('HMGET', COUNTS, 'created', 'requeued')
+local counts = fields_of(COUNTS, 'created', 'requeued')
 local known, idle = worker_key(input.worker), all_finished()
 if input.mark ~= '' and idle then
   idle = redis.call('HEXISTS', known, 'seq') == 1
@@ -16,5 +16,5 @@ if input.mark ~= '' and idle then
 elseif input.marked ~= '' then
   idle = idle and redis.call('HGET', known, 'looked') == input.marked
 end
-return {idle and 1 or 0, number_of(counts[1]) + number_of(counts[2]),
+return {idle and 1 or 0, number_of(counts.created) + number_of(counts.requeued),
   number_of(redis.call('HGET', META, 'began'))}

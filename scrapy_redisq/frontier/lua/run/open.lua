@@ -5,15 +5,17 @@
 -- Cost     O(1)
 -- Retry    safe
 -- Memory   the first write removes
--- Include  shared/keys shared/texts shared/run_state
+-- Include  shared/run_state
 
-local meta = redis.call('HMGET', META, 'run', 'state', 'sealed', 'visited')
-if meta[1] ~= input.run then return '0' end
+local meta = fields_of(META, 'run', 'state', 'sealed', 'visited')
+if meta.run ~= input.run then return '0' end
 if input.shard == 0 then
   redis.call('HDEL', META, 'sealed')
-  if meta[2] == 'complete' then redis.call('HSET', META, 'state', 'open') end
-  return integer(next_visit(meta[4]))
+  if meta.state == 'complete' then redis.call('HSET', META, 'state', 'open') end
+  return integer(next_visit(meta.visited))
 end
 -- Sealed again since shard 0 was visited: it has to be visited again.
-if meta[3] and (tonumber(meta[3]) or 0) < input.visited then redis.call('HDEL', META, 'sealed') end
+if meta.sealed and number_of(meta.sealed) < input.visited then
+  redis.call('HDEL', META, 'sealed')
+end
 return '1'

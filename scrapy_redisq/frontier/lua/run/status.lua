@@ -5,7 +5,7 @@
 --          (posts), workers {{id, deadline, leased, {field, value...}}}, now; {} if there is no
 --          frontier
 -- Cost     O(workers); reads only
--- Include  shared/keys shared/texts shared/clock shared/workers
+-- Include  shared/workers
 
 local meta = redis.call('HGETALL', META)
 if #meta == 0 then return cmsgpack.pack({}) end

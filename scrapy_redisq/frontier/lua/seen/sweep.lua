@@ -6,15 +6,13 @@
 -- Reply    the backend of the next filter to delete, or false when nothing is left
 -- Cost     at most about 200 keys a call
 -- Retry    safe
--- Include  shared/keys shared/bounds dupefilter=shared/seen/BACKEND
+-- Include  shared/filters dupefilter=shared/seen/BACKEND
 
 local function next_filter()
-  local item = redis.call('LINDEX', TRASH, 0)
-  if not item then return false end
-  return string.match(item, '^(%S+) (.+)$')
+  return string.match(redis.call('LINDEX', TRASH, 0) or '', '^(%S+) (.+)$')
 end
 local backend, base = next_filter()
-if backend == input.backend and dupefilter().drop(seen_base(base), CHUNK) then
+if backend == input.backend and drop_keys(dupefilter(), seen_base(base), CHUNK) then
   redis.call('LPOP', TRASH)
   backend = next_filter()
 end

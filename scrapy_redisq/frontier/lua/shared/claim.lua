@@ -1,7 +1,6 @@
 -- Moves entries of slots that are due to the worker of an exchange.
 --
--- Include  shared/guard shared/keys shared/bounds shared/texts shared/clock shared/counts
---          shared/records shared/dead shared/promote shared/slots/turns
+-- Include  shared/guard shared/counts shared/queues shared/dead shared/slots/turns
 
 local claimed_leases, n_claimed, bytes, suspects = {}, 0, 0, input.suspects
 local first_number, suffix
@@ -26,20 +25,12 @@ local function hold(records)
   for _, field in ipairs(fields) do claimed_leases[#claimed_leases + 1] = field end
 end
 
--- The numbers of the leases, for leases_of_claim().
-local function range_of_claim()
-  return integer(first_number + 1) .. ' ' .. integer(first_number + n_claimed) .. suffix
-end
-
--- The leases that exchange `seq` brought, and the worker still has, by what was noted of it.
+-- The leases that exchange `seq` brought, and the worker still has, by what claim() noted of it.
 local function leases_of_claim(noted, seq)
   local at, first, last, time = string.match(noted or '', '^(%d+) (%d+) (%d+)(%.%d+)$')
   local found, ids = {}, {}
   if tonumber(at) ~= seq then return found end
-  -- Other programs may have written there: the first one, and a bounded number behind it.
-  for i = 0, math.max(0, math.min(last - first, CHUNK)) do
-    ids[i + 1] = integer(first + i) .. time
-  end
+  for i = 0, math.min(last - first, CHUNK) do ids[i + 1] = integer(first + i) .. time end
   for i, record in ipairs(redis.call('HMGET', leases_of(input.worker), unpack(ids))) do
     if record and origin_of(record) then
       found[#found + 1], found[#found + 2] = ids[i], record
@@ -48,19 +39,12 @@ local function leases_of_claim(noted, seq)
   return found
 end
 
--- Takes up to `most` entries from a queue. Before Redis 7.0 one by one: LPOP with a count is newer
--- than Redis 5, and with list-compress-depth 1 LRANGE crashes Redis 6.2 on lists that were pushed
--- to at the front.
+-- Takes up to `most` entries from a queue. Before Redis 7.0 one by one: with list-compress-depth 1
+-- a command that reads several crashes Redis 6.2 on lists that were pushed to at the front.
 local function pop(queue, most)
   if redis.REDIS_VERSION_NUM then return redis.call('LPOP', queue, most) or {} end
   local entries = {}
-  for i = 1, most do
-    entries[i] = redis.call('LPOP', queue)
-    if not entries[i] then
-      entries[i] = nil
-      break
-    end
-  end
+  for i = 1, most do entries[i] = redis.call('LPOP', queue) or nil end
   return entries
 end
 
@@ -78,10 +62,8 @@ local function take_entries(slot, priority, queue, entries)
       suspects = suspects - 1
     end
     bytes = bytes + #entry
-    if #entry > input.most_bytes then
-      condemn(slot, entry, queue, input.dead_max, input.worker)
-    else
-      records[#records + 1] = record_of(slot, is_priority(priority) and priority or '0', entry)
+    if #entry > input.most_bytes then condemn(slot, entry, queue, input.worker)
+    else records[#records + 1] = record_of(slot, is_priority(priority) and priority or '0', entry)
     end
   end
   hold(records)
@@ -151,20 +133,18 @@ end
 -- Claims up to `most` entries of slots that the worker has told of.
 local function claim_of_turns(turns, most)
   for _, item in ipairs(turns) do
-    local slot = item[SLOT]
+    local slot, n = item[SLOT], 0
     if item[DONE] == 0 then
       asked_for[slot] = true
-      local n = admit(slot, math.min(item[WANT], math.max(0, most - n_claimed)))
+      n = admit(slot, math.min(item[WANT], math.max(0, most - n_claimed)))
       if n > 0 then claim_slot(slot, n) end
-      if not has_turn[slot] then
-        local turn = turn_of(input.worker, slot)
-        if n == 0 and turn[2] ~= FREE then turn[3] = -1 end -- refused
-        told_turns[#told_turns + 1] = turn
-      end
-    else
-      -- It may believe that the slot is parked, which it no longer is.
+    end
+    if not has_turn[slot] then
       local turn = turn_of(input.worker, slot)
-      if turn[2] == FREE then told_turns[#told_turns + 1] = turn end
+      local is_free = turn[LEFT] == FREE
+      if item[DONE] == 0 and n == 0 and not is_free then turn[NEWS] = -1 end -- refused
+      -- A worker that is done with a slot may believe that it is parked, which it no longer is.
+      if item[DONE] == 0 or is_free then told_turns[#told_turns + 1] = turn end
     end
   end
 end
@@ -218,6 +198,10 @@ local function claim(turns, with_limits, due)
     local at = tonumber(later[2])
     if at then due = math.min(due or at, at) end
   end
+  if n_claimed > 0 then
+    local range = integer(first_number + 1) .. ' ' .. integer(first_number + n_claimed) .. suffix
+    redis.call('HSET', worker_key(input.worker), 'claims', input.acked + 1 .. ' ' .. range)
+  end
   return claimed_leases, told_turns, due
 end
 
@@ -229,7 +213,7 @@ local function turns_again(turns, leases)
   for slot in pairs(slots) do
     local turn = turn_of(input.worker, slot)
     -- The lost reply may have brought the turn, and with it what other workers have started.
-    if turn[2] > 0 then turn[3] = 1 end
+    if turn[LEFT] > 0 then turn[NEWS] = 1 end
     told[#told + 1] = turn
   end
   return told

@@ -1,12 +1,12 @@
--- Changes to `counts` and `busy`.
+-- Changes to `counts` and `busy`, which gather here and are written once.
 --
 -- finished = done + dead + dropped, and queued + delayed + leased + finished = created, unless
--- somebody else writes to these keys. What is left is looked at (shared/finished.lua). A run that
--- has nothing left, and more created than finished, has lost requests.
+-- somebody else writes to these keys. What is left is looked at (all_finished() in
+-- shared/workers.lua). A run that has nothing left, and more created than finished, has lost
+-- requests.
 --
--- Include  shared/guard shared/keys shared/texts
+-- Include  shared/guard
 
--- Changes to `counts` and `busy` gather here and are written once, by flush_counts().
 local count_changes, busy_changes = {}, {}
 local function count(name, by) count_changes[name] = (count_changes[name] or 0) + by end
 
@@ -43,7 +43,7 @@ local function flush_counts()
   end
   return counts
 end
-at_failure[1] = flush_counts
+at_failure = flush_counts
 
 -- The next number of those that `name` counts.
 local function next_number(name) return integer(redis.call('HINCRBY', COUNTS, name, 1)) end

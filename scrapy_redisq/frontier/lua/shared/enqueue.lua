@@ -1,57 +1,88 @@
 -- Takes in requests, unless they are duplicates.
 --
--- Include  shared/keys shared/counts shared/records shared/queues shared/identities
+-- Include  shared/counts shared/queues exact_set=shared/seen/exact dupefilter=shared/seen/BACKEND
+
+-- Of requests that are known by their identity, and not by their fingerprint.
+
+-- Whether the identities of start requests are new to the run: an array of 1 or 0.
+local function new_starts(run, identities)
+  return exact_set().add(seen_base(run .. '.starts'), {'0'}, identities)
+end
+
+-- The same for other requests. What is sent again is sent soon, so only the last identities are
+-- kept: between one and two times RECENT.
+local RECENT = 500000
+
+local function new_recent(identities)
+  local newer = redis.call('HGET', META, 'recent') == '1' and 1 or 0
+  local key, older, answers = seen_base('recent:' .. newer), seen_base('recent:' .. 1 - newer), {}
+  for i, identity in ipairs(identities) do
+    local known = redis.call('SISMEMBER', older, identity) == 1
+      or redis.call('SADD', key, identity) == 0
+    answers[i] = known and 0 or 1
+  end
+  if redis.call('SCARD', key) >= RECENT then
+    redis.call('UNLINK', older)
+    redis.call('HSET', META, 'recent', 1 - newer)
+  end
+  return answers
+end
+
+-- -> which of the requests in input.enqueue are new: an array of 1 or 0
+local function ask_if_new(meta)
+  local FINGERPRINT, ASKED, IDENTITY = 3, 5, 6
+  -- What each is asked about, and `of` which request.
+  local starts, recent, seen, answers = {of = {}}, {of = {}}, {of = {}}, {}
+  for i, item in ipairs(input.enqueue) do
+    local asked = item[FINGERPRINT] and seen or item[ASKED] == 1 and starts
+      or item[ASKED] == 2 and recent
+    answers[i] = 1
+    if asked then
+      asked[#asked + 1] = item[FINGERPRINT] or item[IDENTITY]
+      asked.of[#asked] = i
+    end
+  end
+  local function answer(asked, new)
+    for i, number in ipairs(asked.of) do answers[number] = new[i] end
+  end
+  -- First the dupefilter: it may take no more, and what sets have recorded by then would be lost.
+  if #seen > 0 or input.also then
+    local add, base = dupefilter().add, seen_base(meta.generation)
+    if input.also then add(base, input.seen, input.also) end
+    answer(seen, add(base, input.seen, seen))
+  end
+  if #starts > 0 then answer(starts, new_starts(meta.run, starts)) end
+  if #recent > 0 then answer(recent, new_recent(recent)) end
+  return answers
+end
 
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
 -- entry, fingerprint or false, delay in ms, and where it is known by something else than its
 -- fingerprint: 1 to ask new_starts() about its identity, 2 new_recent(); its identity}...},
--- input.also fingerprints that are only recorded.
--- `meta` has run, generation and order.
+-- input.also fingerprints that are only recorded. `meta` has run, generation and order.
 -- -> a string of one character each: '1' it was new, '0' a duplicate
-local function enqueue(seen_add, meta)
-  local queues = input.queues or {}
-  for _, queue in ipairs(queues) do
+local function enqueue(meta)
+  local queues, entries, known = input.queues or {}, {}, 0
+  for _, queue in ipairs(queues) do -- before anything is recorded
     if not is_priority(queue[2]) then error('no priority: ' .. queue[2], 0) end
-  end
-  -- Who is asked, what about, and the answers: 1 or 0 each.
-  local asked = {starts = {}, recent = {}, seen = {}}
-  local function asks(item)
-    return item[3] and 'seen' or item[5] == 1 and 'starts' or item[5] == 2 and 'recent'
-  end
-  for _, item in ipairs(input.enqueue) do
-    local who = asks(item)
-    if who then table.insert(asked[who], item[3] or item[6]) end
   end
   -- Counted before anything is recorded: should a key be damaged, what was recorded and is not in a
   -- queue is missing at the end.
   count('created', #input.enqueue)
-  local new = {}
-  -- First the dupefilter: it may take no more, and what sets have recorded by then would be lost.
-  if input.also and #input.also > 0 then
-    seen_add(seen_base(meta.generation), input.seen, input.also)
-  end
-  new.seen = #asked.seen > 0 and seen_add(seen_base(meta.generation), input.seen, asked.seen)
-  new.starts = #asked.starts > 0 and new_starts(meta.run, asked.starts)
-  new.recent = #asked.recent > 0 and new_recent(asked.recent)
-  local outcome, entries, known = {}, {}, 0
-  local answered = {starts = 0, recent = 0, seen = 0}
+  local new = ask_if_new(meta)
   for i, item in ipairs(input.enqueue) do
-    local who, is_new = asks(item), true
-    if who then
-      answered[who] = answered[who] + 1
-      is_new = new[who][answered[who]] == 1
-    end
-    outcome[i] = is_new and '1' or '0'
-    if not is_new then
+    if new[i] == 0 then
       known = known + 1
     else
-      local queue, entry = queues[item[1]], '\0' .. item[2]
-      if item[4] > 0 then
-        delay(record_of(queue[1], queue[2], entry), item[4])
+      local number, request, _, ms = unpack(item)
+      local entry = '\0' .. request
+      if ms > 0 then
+        local slot, priority = unpack(queues[number])
+        delay(record_of(slot, priority, entry), ms)
         added = added + 1
       else
-        entries[item[1]] = entries[item[1]] or {}
-        table.insert(entries[item[1]], entry)
+        entries[number] = entries[number] or {}
+        table.insert(entries[number], entry)
       end
     end
   end
@@ -60,5 +91,5 @@ local function enqueue(seen_add, meta)
   for number, queue in ipairs(queues) do
     if entries[number] then put(queue[1], queue[2], entries[number], meta.order) end
   end
-  return table.concat(outcome)
+  return table.concat(new)
 end

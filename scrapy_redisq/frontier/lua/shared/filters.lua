@@ -1,15 +1,17 @@
 -- What the filters of shared/seen/ have in common: each keeps what was seen in keys that begin with
--- a `base`, and numbers of its own in a hash of that name.
+-- a `base`, and numbers of its own in a hash of that name. Each returns
 --
--- Include  shared/texts
+--   add(base, params, fingerprints)  -> for each 1: it was new, or 0; a second call answers 0
+--   has(base, params, fingerprints)  -> for each 1: it is there, or 0; nothing is recorded
+--   status(base, params)             -> see status_of()
+--   keys(base)                       -> a function next_key, see drop_keys()
 
--- What another hand has written in the place of a number makes that key a foreign one.
-local function foreign_number() error('WRONGTYPE a number of another hand', 0) end
-
--- A number of a filter, `default` if it is not there. Loops may go by it.
+-- A number of a filter, `default` if it is not there. Loops may go by it: what another hand has
+-- written in its place makes the key a damaged one.
 local function number_within(text, default, least, most)
   local number = tonumber(text or default)
-  return number and number >= least and number <= most and number or foreign_number()
+  if number and number >= least and number <= most then return number end
+  error('WRONGTYPE a number of another hand', 0)
 end
 
 -- Raises the error of an answer that a command cannot give: a request that is taken for known by
@@ -22,10 +24,12 @@ end
 -- Deletes the keys of a filter, at most `limit` a call. -> is that all of it?
 -- next_key(cursor) -> the key at this place and the next place, nil behind the last. A cursor is a
 -- number, the first one 0. Most filters have more places than keys.
-local function drop_keys(base, limit, next_key)
-  local cursor, deleted = math.max(0, number_of(redis.call('HGET', base, 'dropped'))), 0
+local function drop_keys(filter, base, limit)
+  local known, next_key = pcall(filter.keys, base) -- of damaged numbers the keys stay
+  local cursor, deleted = number_of(redis.call('HGET', base, 'dropped')), 0
   for _ = 1, 10 * limit do
-    local key, following = next_key(cursor)
+    local key, following
+    if known then key, following = next_key(cursor) end
     if not key then
       redis.call('UNLINK', base)
       return true

@@ -22,8 +22,8 @@ local function corrupt(key)
   error('WRONGTYPE', 0)
 end
 
--- Functions that are called when a script ends that way.
-local at_failure = {}
+-- Is called when a script ends that way.
+local at_failure = function() end
 
 -- What Redis says of damage: a key of another type, or a number that is none.
 local DAMAGE = {'WRONGTYPE', 'not an integer', 'not a valid float', 'would overflow', 'item exists'}
@@ -36,7 +36,7 @@ local function guarded(script, writes)
   for _, sign in ipairs(DAMAGE) do
     if string.find(text, sign, 1, true) then
       local key = last_key or KEYS[1]
-      for _, finish in ipairs(at_failure) do pcall(finish) end
+      pcall(at_failure)
       if writes then server.pcall('HSET', KEYS[1], 'corrupt', key) end
       return server.error_reply('CORRUPT ' .. key)
     end

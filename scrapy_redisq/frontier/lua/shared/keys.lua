@@ -1,4 +1,4 @@
--- The keys of a shard, and what a script is given.
+-- What every script has: the keys of a shard, what it is given, the time, and how much it does.
 --
 -- KEYS[1]  the shard's meta key, redisq:{NAME:k}:meta; all other names derive from it, so they
 --          share its hash tag and one shard is one Redis Cluster slot
@@ -11,11 +11,11 @@
 --                           generation of its dupefilter, inherits, keep_alive, keep_seen,
 --                           max_pending and max_memory (of workers), shards (that former runs had),
 --                           sealed and visited (see shared/run_state.lua), begun:J (on shard 0:
---                           shard J has begun the run for good, see run/join.lua), sign and patient
---                           (see ms_until_dead()), behind (us, see NOW), stuck and retry (see
---                           shared/slots/aside.lua), sampled (see shared/sample.lua), release and
---                           settings (of the worker that joined last, see run/join.lua),
---                           corrupt (a key that was damaged, see shared/guard.lua)
+--                           shard J has begun the run for good), sign and patient (see
+--                           ms_until_dead()), behind (us, see NOW), stuck and retry (see
+--                           shared/slots/backoff.lua), sampled (see shared/past.lua), release and
+--                           settings (of the worker that joined last), corrupt (a key that was
+--                           damaged, see shared/guard.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
@@ -24,10 +24,9 @@
 --   workers         zset    worker -> its deadline (microseconds; 0: it was taken for dead, and has
 --                           leases that are to be reclaimed)
 --   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
---                           pages, items, looked (see run/look.lua), release, settings
---                           (a digest of them), report (JSON, of itself, on shard 0), told (by
---                           people, see workers/tell.lua, on shard 0; this alone, for a day, of
---                           one that was taken for dead)
+--                           pages, items, looked (see run/look.lua), release, settings (a digest),
+--                           report (JSON, of itself, on shard 0), told (by people, see orders.lua,
+--                           on shard 0; this alone, for a day, of one that was taken for dead)
 --   busy            hash    slot -> leases out
 --   counts          hash    created, requeued, finished, dead, dropped, foreign (dead letters that
 --                           nobody enqueued), duplicates, retried, claimed, leased, released,
@@ -47,8 +46,7 @@
 --   slot:SLOT       hash    what is known of a slot, see shared/slots/state.lua; expires when
 --                           nothing happens, unless a person has said something about the slot
 --   tokens:WORKER   hash    slot -> downloads that the worker may have at a time
---   robots          hash    host -> "text" .. its robots.txt, compressed, or "by TOKEN" of the
---                           worker that fetches it
+--   robots          hash    host -> "text" .. its robots.txt, compressed, or "lock"
 --   robots_until    zset    host -> when that expires (microseconds)
 --   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
 --                           that expires
@@ -59,29 +57,25 @@
 --   posted          hash    id of a post -> what it is: links to other shards
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
---   series:SECONDS  list    samples of the counts, one in so many s, see shared/sample.lua
---   marks           list    what happened to the fleet, see shared/marks.lua
---   actions         list    what people have done, see past/note.lua
+--   series:SECONDS  list    samples of the counts, one in so many s, see shared/past.lua
+--   marks           list    what happened to the fleet, see there
+--   actions         list    what people have done, see past.lua
 --   history         zset    what a request that is finished is known by -> when it was (us)
 --   histories       hash    the same -> msgpack map of what became of it, see worker/history.py
 
-local function prefix_of(meta) return string.sub(meta, 1, -5) end
-
-local PREFIX = prefix_of(KEYS[1])
+local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
 local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
 local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
 local POST, POSTED = PREFIX .. 'post', PREFIX .. 'posted'
-local REAPED, TRASH = PREFIX .. 'reaped', PREFIX .. 'trash'
+local REAPED, TRASH, ENDED = PREFIX .. 'reaped', PREFIX .. 'trash', PREFIX .. 'ended'
 local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'
-local WAKE_CHANNEL = PREFIX .. 'wake'
 local LIMITS, ASIDE = PREFIX .. 'limits', PREFIX .. 'aside'
 local PAUSED, RULED = PREFIX .. 'paused', PREFIX .. 'ruled'
-local ENDED = PREFIX .. 'ended'
+local WAKE_CHANNEL = PREFIX .. 'wake'
 
 local function leases_of(worker) return PREFIX .. 'leases:' .. worker end
--- of: the prefix of another shard
-local function worker_key(worker, of) return (of or PREFIX) .. 'worker:' .. worker end
+local function worker_key(worker) return PREFIX .. 'worker:' .. worker end
 local function levels_of(slot) return PREFIX .. 'levels:' .. slot end
 local function queue_of(slot, priority) return PREFIX .. 'queue:' .. slot .. ':' .. priority end
 local function seen_base(generation) return PREFIX .. 'seen:' .. generation end
@@ -90,3 +84,22 @@ local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
 local function past_key(name) return PREFIX .. name end -- series:10, marks...
 
 local input = cmsgpack.unpack(ARGV[1])
+
+-- How much one call does at most before Redis serves other clients: bytes of entries that it moves;
+-- values in one command, of which Redis allows about 8,000.
+local MOST_BYTES, CHUNK = 4000000, 200
+
+-- Calls f(first, last) for the chunks of 1..n.
+local function in_chunks(n, f)
+  for first = 1, n, CHUNK do f(first, math.min(first + CHUNK - 1, n)) end
+end
+
+-- Microseconds since 1970, by a clock that never goes back: where the server's does, or another
+-- server takes over whose clock is `behind`, it goes on from the last `sign` of life. Else nothing
+-- would be due, and nobody dead, before the server's clock is there again.
+local SERVER_TIME, BEHIND, NOW
+do
+  local time, clock = redis.call('TIME'), redis.call('HMGET', META, 'sign', 'behind')
+  SERVER_TIME, BEHIND = tonumber(time[1]) * 1000000 + tonumber(time[2]), number_of(clock[2])
+  NOW = math.max(SERVER_TIME + BEHIND, number_of(clock[1]))
+end

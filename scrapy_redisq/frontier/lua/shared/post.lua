@@ -2,19 +2,15 @@
 -- leaves one here, in the same script, for those of its links which their shards may yet lose. It
 -- is removed when they no longer can. No script looks into it.
 --
--- Include  shared/keys shared/bounds shared/clock shared/counts shared/texts
+-- Include  shared/counts
 
 -- posts is {{id, links}...}; other workers may take them after `hold` us.
 local function keep_posts(posts, hold)
-  in_chunks(#posts, function(first, last)
-    local due, links = {}, {}
-    for i = first, last do
-      due[#due + 1], due[#due + 2] = integer(NOW + hold), posts[i][1]
-      links[#links + 1], links[#links + 2] = posts[i][1], posts[i][2]
-    end
-    count('posted', redis.call('ZADD', POST, unpack(due)))
-    redis.call('HSET', POSTED, unpack(links))
-  end)
+  for _, item in ipairs(posts) do
+    local id, links = unpack(item)
+    count('posted', redis.call('ZADD', POST, NOW + hold, id))
+    redis.call('HSET', POSTED, id, links)
+  end
 end
 
 local function remove_posts(ids)

@@ -1,6 +1,6 @@
 -- Puts entries into the queues of their slots, or keeps them back for some time.
 --
--- Include  shared/keys shared/bounds shared/clock shared/counts shared/records
+-- Include  shared/counts shared/dead
 
 -- Keeps a record back for some time (ms).
 local function delay(record, ms)
@@ -12,14 +12,14 @@ local added = 0
 
 local function put(slot, priority, entries, order, at_front)
   local queue, n = queue_of(slot, priority), #entries
-  local left = at_front or order == 'lifo'
+  local command = (at_front or order == 'lifo') and 'LPUSH' or 'RPUSH'
   local pushed = entries
   if at_front then
     pushed = {}
     for i = 1, n do pushed[i] = entries[n + 1 - i] end
   end
   in_chunks(n, function(first, last)
-    redis.call(left and 'LPUSH' or 'RPUSH', queue, unpack(pushed, first, last))
+    redis.call(command, queue, unpack(pushed, first, last))
   end)
   -- Mostly they are there. But a queue that is found by no level would hide what is pushed to it.
   redis.call('ZADD', levels_of(slot), -tonumber(priority), priority)
@@ -43,4 +43,29 @@ local function put_back(records)
     local group = groups[queue]
     put(group.slot, group.priority, group.entries, nil, true)
   end
+end
+
+-- Entries that are moved at once, whatever their size.
+local PORTION = 25
+
+-- Puts delayed entries that are due into their queues: about 100 of them, or 4 MB. -> when the next
+-- one is due; nil if there is none
+local function promote(order)
+  local function first_due()
+    return tonumber(redis.call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2])
+  end
+  local due = first_due()
+  if not due or due > NOW then return due end
+  local promoted, bytes = 0, 0
+  repeat
+    local members = redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW, 'LIMIT', 0, PORTION)
+    for _, member in ipairs(members) do
+      local slot, priority, entry = parse_record(delayed_record(member))
+      redis.call('ZREM', DELAYED, member)
+      if slot then put(slot, priority, {entry}, order)
+      else condemn('', member, DELAYED, input.worker) end
+      promoted, bytes = promoted + 1, bytes + #member
+    end
+  until #members < PORTION or promoted >= 100 or bytes >= MOST_BYTES
+  return first_due()
 end

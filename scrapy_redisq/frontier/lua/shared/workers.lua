@@ -1,6 +1,6 @@
--- Who is in the run, what each of them holds, and who is dead.
+-- Who is in the run, what each of them holds, who is dead, and whether anything is left to do.
 --
--- Include  shared/keys shared/texts shared/clock shared/counts
+-- Include  shared/counts
 
 -- Whether a worker is in the run: `workers` alone says so. One that was taken for dead is `fenced`
 -- while it still has leases: it stays there, so that these are found.
@@ -33,40 +33,31 @@ end
 -- One that `may_return` hears then what people have told it: that stays for a day.
 local function remove_worker(worker, may_return)
   local key = worker_key(worker)
-  local fields = redis.call('HMGET', key, 'starting', 'waiting', 'told')
-  if fields[1] == '1' then count('starting', -1) end
-  if fields[2] == '1' then count('waiting', -1) end
+  local fields = fields_of(key, 'starting', 'waiting', 'told')
+  if fields.starting == '1' then count('starting', -1) end
+  if fields.waiting == '1' then count('waiting', -1) end
   redis.call('ZREM', WORKERS, worker)
   redis.call('DEL', key)
-  if may_return and fields[3] then
-    redis.call('HSET', key, 'told', fields[3])
+  if may_return and fields.told then
+    redis.call('HSET', key, 'told', fields.told)
     redis.call('PEXPIRE', key, 86400000)
   end
-end
-
--- A worker that has returned under a new id is told what was said to it under its `former` one.
-local function take_over_orders(worker, former)
-  local told = redis.call('HGET', worker_key(former), 'told')
-  if not told then return end
-  redis.call('HSET', worker_key(worker), 'told', told)
-  redis.call('DEL', worker_key(former))
 end
 
 local function live_workers() return redis.call('ZCOUNT', WORKERS, NOW, '+inf') end
 
 -- -> ms until a worker that gives no sign of life is dead; 0: one is, or there is none. To be
 -- called whenever a worker gives one.
--- While Redis is away or stopped nobody can give one, and
--- somebody is the first to come back: after half a TTL without any no worker is dead before
--- `patient`. A shorter gap leaves each a quarter of its TTL to come back. `sign`: when the last
--- one was, more or less. `ttl`: input.ttl by default.
+-- While Redis is away or stopped nobody can give one, and somebody is the first to come back: after
+-- half a TTL without any no worker is dead before `patient`. A shorter gap leaves each a quarter of
+-- its TTL to come back. `sign`: when the last one was, more or less. `ttl`: input.ttl by default.
 local function ms_until_dead(sign, patient, ttl)
   sign, patient, ttl = tonumber(sign or ''), tonumber(patient or ''), ttl or input.ttl
   if NOW - (sign or NOW) > ttl / 2 then
     patient = NOW + math.max(ttl / 4, math.min(1000000, ttl / 2))
     redis.call('HSET', META, 'patient', integer(patient))
   end
-  if not (math.abs(NOW - (sign or 0)) <= ttl / 16) then -- or no number at all
+  if math.abs(NOW - (sign or 0)) > ttl / 16 then
     redis.call('HSET', META, 'sign', integer(NOW))
   end
   if NOW - SERVER_TIME ~= BEHIND then
@@ -79,12 +70,19 @@ end
 
 local function leases_held(worker) return redis.call('HLEN', leases_of(worker)) end
 
--- Ids of the leases that a worker holds, in the order of their claims.
-local function lease_ids(worker)
-  local ids = redis.call('HKEYS', leases_of(worker))
-  local function number(id) return tonumber(string.match(id, '^%d+')) or 0 end
-  table.sort(ids, function(a, b) return number(a) < number(b) end)
-  return ids
+-- Whether nothing is left to do on this shard: nothing waits, no worker holds anything, and none
+-- may still add start requests. Looked at, not counted: entries that another hand puts here bend
+-- the counts. To be asked when everything else has been written.
+local function all_finished()
+  if redis.call('EXISTS', READY, DELAYED, POST) > 0 then return false end
+  for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
+    if redis.call('HGET', worker_key(worker), 'starting') == '1' or leases_held(worker) > 0 then
+      return false
+    end
+  end
+  redis.call('DEL', BUSY)
+  redis.call('HDEL', COUNTS, 'leased')
+  return true
 end
 
 -- Wakes idle workers, if there are any; busy ones ask by themselves. A user without the right to

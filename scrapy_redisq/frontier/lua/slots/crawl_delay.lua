@@ -6,7 +6,7 @@
 -- Cost     O(log slots)
 -- Retry    safe
 -- Memory   the first write removes: pages wait until this is done, and make no room before
--- Include  shared/keys shared/slots/state
+-- Include  shared/slots/state
 
 if redis.call('HGET', META, 'run') ~= input.run then return -1 end
 local state = slot_of(input.slot)
@@ -22,6 +22,6 @@ if state.robots == 0 and was == 0 then return 0 end
 save_slot(input.slot, state) -- which also keeps it from being forgotten
 redis.call('HSET', META, 'limited', 1)
 if state.robots == was then return 0 end
-look_again(input.slot, first_start(state) - EARLY)
+look_again(input.slot)
 announce(input.slot, 0)
 return 1

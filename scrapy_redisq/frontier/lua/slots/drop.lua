@@ -5,7 +5,7 @@
 -- Reply    {how many were dropped, cursor; '' when nothing is left}
 -- Cost     O(1) for each of at most 100 queues, or about 100 delayed requests looked at
 -- Retry    safe
--- Include  shared/keys shared/counts shared/records shared/workers shared/finished
+-- Include  shared/counts shared/workers
 
 local slot, dropped, cursor = input.slot, 0, ''
 if input.cursor ~= 'queues' then

@@ -10,77 +10,71 @@
 --             letters  '', id, letter
 --             queues   priority, how many are before it, entry}
 -- Cost     about 300 requests, or 4 MB of them; reads only
--- Include  shared/keys shared/texts shared/bounds shared/clock shared/records
 
-local PORTION, MOST = 100, 300
+local BATCH, MOST = 100, 300
 local place, slot, text = input.place, input.slot, input.text
-local found, looked, bytes = {}, 0, 0
+local answer, looked, bytes = {'', 0}, 0, 0
 
 -- Takes one in, if it is what is looked for.
 local function take(who, id, data, is_record)
   looked, bytes = looked + 1, bytes + #data
   if text ~= '' and not string.find(data, text, 1, true) then return end
   if is_record and origin_of(data) ~= slot then return end
-  found[#found + 1], found[#found + 2], found[#found + 3] = who, id, data
+  for _, value in ipairs({who, id, data}) do answer[#answer + 1] = value end
 end
 
-local function is_enough() return looked >= MOST or bytes >= MOST_BYTES end
-
--- "A B", of which the first is '0' at first.
-local first, second = string.match(input.cursor, '^(%d+) (%d+)$')
-first, second = tonumber(first or 0), second or '0'
-local cursor = ''
-
-if place == 'leases' then
-  -- The rank of a worker, and the cursor in its leases.
-  local worker = redis.call('ZRANGE', WORKERS, first, first)[1]
-  while worker and not is_enough() do
-    local leases = redis.call('HSCAN', leases_of(worker), second, 'COUNT', PORTION)
-    local fields = leases[2]
-    for i = 1, #fields, 2 do take(worker, fields[i], fields[i + 1], true) end
-    second = leases[1]
-    if second == '0' then
-      first, looked = first + 1, looked + 1 -- a worker without leases costs something, too
-      worker = redis.call('ZRANGE', WORKERS, first, first)[1]
-    end
-  end
-  if worker then cursor = integer(first) .. ' ' .. second end
-elseif place == 'queues' then
-  -- The rank of a level, and how many of its queue were looked at. Redis 6 may crash at the LRANGE.
-  if not redis.REDIS_VERSION_NUM then return {'refused', 0} end
-  second = tonumber(second)
-  local priority = redis.call('ZRANGE', levels_of(slot), first, first)[1]
-  while priority and not is_enough() do
-    local entries = redis.pcall('LRANGE', queue_of(slot, priority), second, second + PORTION - 1)
-    if entries.err and string.find(string.lower(entries.err), 'perm', 1, true) then
-      return {'refused', looked}
-    end
-    for i = 1, #entries do take(priority, integer(second + i - 1), entries[i]) end
-    second = second + PORTION
-    if #entries < PORTION then
-      first, second, looked = first + 1, 0, looked + 1
-      priority = redis.call('ZRANGE', levels_of(slot), first, first)[1]
-    end
-  end
-  if priority then cursor = integer(first) .. ' ' .. integer(second) end
-else
-  local key = place == 'delayed' and DELAYED or LETTERS
-  repeat
-    local scan = place == 'delayed' and 'ZSCAN' or 'HSCAN'
-    local part = redis.call(scan, key, second, 'COUNT', PORTION)
-    local members = part[2]
-    for i = 1, #members, 2 do
-      if place == 'delayed' then
-        local due = math.max(0, number_of(members[i + 1]) - NOW)
-        take('', integer(due), delayed_record(members[i]), true)
-      else
-        take('', members[i], members[i + 1])
-      end
-    end
-    second = part[1]
-  until second == '0' or is_enough()
-  if second ~= '0' then cursor = '0 ' .. second end
+-- Looks at a scanned key from a cursor on, with f(member, value). -> the next cursor
+local function scan(command, key, cursor, f)
+  local part = redis.call(command, key, cursor, 'COUNT', BATCH)
+  for i = 1, #part[2], 2 do f(part[2][i], part[2][i + 1]) end
+  return part[1]
 end
-local answer = {cursor, looked}
-for i = 1, #found do answer[i + 2] = found[i] end
+
+-- "A B": the rank of what is looked through, a worker or a level, and the place in it.
+local rank, at = string.match(input.cursor, '^(%d+) (%d+)$')
+rank, at = tonumber(rank or 0), at or '0'
+
+-- One step in a place -> the next place in it, '0': that was all of it; nil: there is no such rank.
+local steps = {}
+
+function steps.leases()
+  local worker = redis.call('ZRANGE', WORKERS, rank, rank)[1]
+  if not worker then return end
+  return scan('HSCAN', leases_of(worker), at, function(id, record)
+    take(worker, id, record, true)
+  end)
+end
+
+function steps.delayed()
+  if rank > 0 then return end
+  return scan('ZSCAN', DELAYED, at, function(member, due)
+    local left = math.max(0, number_of(due) - NOW)
+    take('', integer(left), delayed_record(member), true)
+  end)
+end
+
+function steps.letters()
+  if rank > 0 then return end
+  return scan('HSCAN', LETTERS, at, function(id, letter) take('', id, letter) end)
+end
+
+-- Redis 6 may crash at the LRANGE, see pop() in shared/claim.lua.
+function steps.queues()
+  local priority = redis.call('ZRANGE', levels_of(slot), rank, rank)[1]
+  if not priority then return end
+  local first = tonumber(at)
+  local entries = redis.pcall('LRANGE', queue_of(slot, priority), first, first + BATCH - 1)
+  if entries.err then return 'refused' end -- the user may not look
+  for i = 1, #entries do take(priority, integer(first + i - 1), entries[i]) end
+  return #entries < BATCH and '0' or integer(first + BATCH)
+end
+
+if place == 'queues' and not redis.REDIS_VERSION_NUM then return {'refused', 0} end
+repeat
+  local following = steps[place]()
+  at = following
+  if following == '0' then rank, looked = rank + 1, looked + 1 end -- an empty one costs something
+until not at or at == 'refused' or looked >= MOST or bytes >= MOST_BYTES
+answer[1] = at == 'refused' and at or at and integer(rank) .. ' ' .. at or ''
+answer[2] = looked
 return answer

@@ -12,7 +12,7 @@
 --          (0: it is not), us for which it might have been claimed from, and was not (-1: it may
 --          not)}...}, priorities {{priority, queued}...}, the most urgent first, at most 100
 -- Cost     about 200 slots and 10,000 queues a call; a slot may come twice; reads only
--- Include  shared/keys shared/texts shared/clock shared/slots/state shared/slots/queued
+-- Include  shared/slots/state
 
 read_throttle(redis.call('HGET', META, 'throttle'))
 local names, known, cursors = {}, {}, {}
@@ -24,41 +24,37 @@ local function add(slot)
 end
 for _, slot in ipairs(input.names or {}) do add(slot) end
 for name, cursor in pairs(input.cursors or {}) do
-  local key, found = PREFIX .. name, nil
-  if name == 'busy' then found = redis.call('HSCAN', key, cursor, 'COUNT', 50)
-  else found = redis.call('ZSCAN', key, cursor, 'COUNT', name == 'ready' and 150 or 50) end
+  local scan = name == 'busy' and 'HSCAN' or 'ZSCAN'
+  local found = redis.call(scan, PREFIX .. name, cursor, 'COUNT', name == 'ready' and 150 or 50)
   for i = 1, #found[2], 2 do add(found[2][i]) end
   if found[1] ~= '0' then cursors[name] = found[1] end
 end
 
 local share = math.max(10, math.min(1000, math.floor(10000 / #names))) -- of the queues of a call
 
--- Since when a slot is in a set (us). What cannot be is now: it is in the set, after all.
-local function since(key, slot)
-  local score = redis.call('ZSCORE', key, slot)
-  if not score then return 0 end
-  local at = tonumber(score)
-  return at and at >= 1 and at <= NOW and at or NOW
-end
+-- Since when a slot is in a set (us); 0: it is not.
+local function since(key, slot) return number_of(redis.call('ZSCORE', key, slot)) end
 
 -- Entries carry no time. After a claim a slot is due from then on, behind the others.
 local function due_for(slot)
-  local at = tonumber(redis.call('ZSCORE', READY, slot) or '')
-  return at and at >= 1 and at <= NOW and NOW - at or -1
+  local at = since(READY, slot)
+  return at > 0 and at <= NOW and NOW - at or -1
 end
 
 local answer = {}
 for i, slot in ipairs(names) do
   local state = slot_of(slot)
   local limit = state.limit
-  answer[i] = {slot, queued(slot, share), tonumber(redis.call('HGET', BUSY, slot) or 0) or 0,
+  answer[i] = {slot, queued(slot, share), number_of(redis.call('HGET', BUSY, slot)),
     first_start(state) - NOW, limit.delay, state.robots, throttled(state),
     limit.interval, limit.burst, limit.concurrency, state.own, math.max(0, state.parked - NOW),
     state.fails, state.status, since(ASIDE, slot), since(PAUSED, slot), since(RULED, slot),
     due_for(slot)}
 end
 local priorities = {}
-for i, priority in ipairs(input.priorities and priorities_of(names[1], 100) or {}) do
-  priorities[i] = {number_of(priority), length_of(names[1], priority)}
+if input.priorities then
+  for i, priority in ipairs(redis.call('ZRANGE', levels_of(names[1]), 0, 99)) do
+    priorities[i] = {number_of(priority), redis.call('LLEN', queue_of(names[1], priority))}
+  end
 end
 return cmsgpack.pack({cursors = cursors, slots = answer, priorities = priorities})

@@ -8,8 +8,7 @@
 -- Cost     O(1)
 -- Retry    safe
 -- Memory   the first writes remove
--- Include  shared/keys shared/texts shared/clock shared/counts shared/workers
---          shared/slots/state
+-- Include  shared/counts shared/workers shared/slots/state
 
 if redis.call('EXISTS', META) == 0 then return 0 end
 local slot = input.slot
@@ -39,7 +38,7 @@ redis.call('HSET', META, 'limited', 1)
 -- The turn of a worker that is gone may have been meant for long after this.
 state.ends = math.min(state.ends, first_start(state) + TURN)
 save_slot(slot, state)
-look_again(slot, state.held == 1 and NOW + HOUR or first_start(state) - EARLY)
+look_again(slot, state.held == 1 and NOW + HOUR or nil)
 announce(slot, 0)
 wake(flush_counts())
 return 1

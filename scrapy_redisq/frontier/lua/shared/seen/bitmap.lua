@@ -1,8 +1,8 @@
 -- Seen on plain strings: a scalable blocked Bloom filter, no module needed.
 --
--- Returns   add, drop, status and has (the same four in each file of this folder).
+-- Returns   what shared/filters.lua says.
 -- KEYS      base                  hash: layers (shapes, see below), newest (fingerprints in the
---                                 newest layer), total, dropped (cursor of seen_drop)
+--                                 newest layer), total, dropped (cursor of drop_keys())
 --           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;
 --                                 made when its first bit is set, at its full size
 -- params    {shapes of all layers that there may ever be}, one string: layers joined by ";", each
@@ -12,7 +12,6 @@
 --           256 bits in one of the block's four quarters in turn, k of them. So a lookup reads
 --           one block a layer, and an insertion writes one block of the newest layer.
 -- Cost      per new fingerprint about 6.5 µs, and 1.5 µs for each layer before the newest.
--- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
 -- Include   shared/filters
 
 local BLOCK = 128 -- bytes
@@ -48,7 +47,7 @@ local function load(base)
   local state = redis.call('HMGET', base, 'layers', 'newest', 'total')
   local layers, shapes = {}, state[1] or ''
   for shape in string.gmatch(shapes, '[^;]+') do
-    if #layers == MOST_LAYERS then foreign_number() end
+    number_within(#layers, 0, 0, MOST_LAYERS - 1)
     layers[#layers + 1] = parse(base, #layers + 1, shape)
   end
   return layers, number_within(state[2], 0, 0, MOST), number_within(state[3], 0, 0, MOST), shapes
@@ -103,11 +102,21 @@ end
 local function look(layer, place, bits)
   local key, offset = locate(layer, place)
   local block = redis.call('GETRANGE', key, offset, offset + BLOCK - 1)
-  if block == '' then
-    return false, key, offset, nil
-  end
-  if #block < BLOCK then wrong_answer(#block .. ' bytes', 'GETRANGE', key) end
+  if block == '' then return false, key, offset, nil end
   return holds(block, bits, layer.k), key, offset, block
+end
+
+-- Whether it is in one of the first `n` layers.
+local function in_layers(layers, n, place, bits)
+  for number = 1, n do
+    if look(layers[number], place, bits) then return true end
+  end
+  return false
+end
+
+-- -> where the block of a fingerprint is in a layer (0 to 1), and its bits
+local function parts_of(fingerprint)
+  return struct.unpack('>I4', fingerprint) / POWER[32], {byte(fingerprint, 5, 20)}
 end
 
 local function shape_of(params, number)
@@ -117,36 +126,24 @@ local function shape_of(params, number)
   end
 end
 
-local function seen_add(base, params, fingerprints)
+local function add(base, params, fingerprints)
   local layers, newest, total, shapes = load(base)
   local before, answers = total, {}
   for i = 1, #fingerprints do
-    local fingerprint = fingerprints[i]
-    local place = struct.unpack('>I4', fingerprint) / POWER[32]
-    local bits = { byte(fingerprint, 5, 20) }
-
-    local layer = layers[#layers]
-    if not layer or newest >= layer.capacity then
+    local place, bits = parts_of(fingerprints[i])
+    if #layers == 0 or newest >= layers[#layers].capacity then
       -- After the last shape (100,000 times the designed size) the last layer is overfilled.
       local shape = shape_of(params, #layers + 1)
       if shape then
-        layer = parse(base, #layers + 1, shape)
-        layers[#layers + 1] = layer
+        layers[#layers + 1] = parse(base, #layers + 1, shape)
         shapes = shapes == '' and shape or shapes .. ';' .. shape
         newest = 0
         redis.call('HSET', base, 'layers', shapes, 'newest', 0)
       end
     end
-
-    local seen = false
-    for older = 1, #layers - 1 do
-      if look(layers[older], place, bits) then
-        seen = true
-        break
-      end
-    end
+    local seen = in_layers(layers, #layers - 1, place, bits)
     if not seen then
-      local key, offset, block
+      local layer, key, offset, block = layers[#layers], nil, nil, nil
       seen, key, offset, block = look(layer, place, bits)
       if not seen then
         if not block then
@@ -154,49 +151,24 @@ local function seen_add(base, params, fingerprints)
           block = string.rep('\0', BLOCK)
         end
         redis.call('SETRANGE', key, offset, with_bits(block, bits, layer.k))
-        newest = newest + 1
-        total = total + 1
+        newest, total = newest + 1, total + 1
       end
     end
     answers[i] = seen and 0 or 1
   end
-  if total > before then
-    redis.call('HSET', base, 'newest', newest, 'total', total)
-  end
+  if total > before then redis.call('HSET', base, 'newest', newest, 'total', total) end
   return answers
 end
 
-local function seen_drop(base, limit)
-  -- What nobody here has written says nothing of the segments, which stay then.
-  local known, layers = pcall(load, base)
-  return drop_keys(base, limit, function(cursor)
-    local segment = cursor
-    for _, layer in ipairs(known and layers or {}) do
-      local segments = math.ceil(layer.blocks / layer.per_segment)
-      if segment < segments then return layer.prefix .. segment, cursor + 1 end
-      segment = segment - segments
-    end
-  end)
-end
-
--- -> for each fingerprint 1 if it is there, or is taken for it, else 0; nothing is recorded
-local function seen_has(base, params, fingerprints)
+local function has(base, params, fingerprints)
   local layers, answers = load(base), {}
   for i = 1, #fingerprints do
-    local place = struct.unpack('>I4', fingerprints[i]) / POWER[32]
-    local bits = { byte(fingerprints[i], 5, 20) }
-    answers[i] = 0
-    for _, layer in ipairs(layers) do
-      if look(layer, place, bits) then
-        answers[i] = 1
-        break
-      end
-    end
+    answers[i] = in_layers(layers, #layers, parts_of(fingerprints[i])) and 1 or 0
   end
   return answers
 end
 
-local function seen_status(base, params)
+local function status(base, params)
   local layers, newest, total = load(base)
   if #layers == 0 then return status_of(0, parse(base, 1, shape_of(params, 1)).capacity, 0) end
   local capacity, expected = 0, 0
@@ -209,4 +181,16 @@ local function seen_status(base, params)
   return status_of(total, capacity, expected)
 end
 
-return {add = seen_add, drop = seen_drop, status = seen_status, has = seen_has}
+local function keys(base)
+  local layers = load(base)
+  return function(cursor)
+    local segment = cursor
+    for _, layer in ipairs(layers) do
+      local segments = math.ceil(layer.blocks / layer.per_segment)
+      if segment < segments then return layer.prefix .. segment, cursor + 1 end
+      segment = segment - segments
+    end
+  end
+end
+
+return {add = add, has = has, status = status, keys = keys}

@@ -1,6 +1,6 @@
 -- Seen in RedisBloom: scalable filters of the module, one after the other.
 --
--- Returns   add, drop, status and has (the same four in each file of this folder).
+-- Returns   what shared/filters.lua says.
 -- KEYS      base           hash: filters (how many), rate (of error, of all together), unit (size
 --                          of a layer of the newest filter), room (what that filter still takes),
 --                          capacity (what all filters take), total (fingerprints)
@@ -8,22 +8,19 @@
 -- params    {error rate, capacity}, strings. They count when the first filter is made.
 -- Growth    A filter grows by layers of its first layer's size (EXPANSION 1); a layer of the next
 --           filter is SHARE as large as all that is there. At 1e-6 that is 5 bytes a URL at most at
---           the designed size and 9 at any size past it, and a lookup for each doubling or so.
---           With one filter whose layers double (EXPANSION 2) it is 12 bytes just past the
---           designed size; with one filter and EXPANSION 1, a hundred lookups at 100 times of it.
+--           the designed size and 9 at any size past it, and a lookup for each doubling or so. (One
+--           filter whose layers double takes 12 bytes, one whose layers do not a hundred lookups.)
 -- Error     The first filter may err at 0.9 of the rate, filter i at 0.1 / (i (i - 1)) of it: the
 --           sum stays below the rate however many there are. The module gives the first layer of a
 --           filter half of that and each next one half again.
 -- Cost      A new fingerprint takes 0.6 to 0.9 µs of Redis up to twice a capacity of a million, in
---           calls of 300 on a cloud machine; 0.2 more in calls of 50; 1.9 at 10 times.
--- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
+--           calls of 300; 1.9 at 10 times.
 -- Include   shared/filters
 
 local LAYERS = 5 -- in one filter
 local MOST_FILTERS = 64 -- each makes room for 2.5 times as much as all before it
 local MOST = 2 ^ 40 -- fingerprints
 local SHARE = 0.5 -- size of a layer of the next filter over all that there is
-local CHUNK = 200 -- fingerprints per command: `unpack` has a limit, and a C stack behind it
 local call, format = redis.call, string.format
 
 local function rate_of(state, filter)
@@ -40,16 +37,15 @@ local function unit_of(wanted, rate)
 end
 
 local function load(base, params)
-  local stored =
-    call('HMGET', base, 'filters', 'rate', 'unit', 'room', 'capacity', 'total')
-  local filters = math.floor(number_within(stored[1], 0, 0, MOST_FILTERS))
+  local stored = fields_of(base, 'filters', 'rate', 'unit', 'room', 'capacity', 'total')
+  local filters = number_within(stored.filters, 0, 0, MOST_FILTERS)
   return {
     filters = filters,
-    rate = number_within(stored[2], params[1], 1e-15, 1),
-    unit = number_within(stored[3], 0, math.min(filters, 1), MOST),
-    room = number_within(stored[4], 0, 0, MOST),
-    capacity = number_within(stored[5], 0, 0, MOST),
-    total = number_within(stored[6], 0, 0, MOST),
+    rate = number_within(stored.rate, params[1], 1e-15, 1),
+    unit = number_within(stored.unit, 0, math.min(filters, 1), MOST),
+    room = number_within(stored.room, 0, 0, MOST),
+    capacity = number_within(stored.capacity, 0, 0, MOST),
+    total = number_within(stored.total, 0, 0, MOST),
   }
 end
 
@@ -60,43 +56,33 @@ local function add_filter(base, params, state)
   state.unit = unit_of(wanted, rate)
   state.room = LAYERS * state.unit
   state.capacity = state.capacity + state.room
-  call(
-    'BF.RESERVE', base .. ':' .. state.filters, format('%.17g', rate),
-    format('%.0f', state.unit), 'EXPANSION', '1'
-  )
-  call(
-    'HSET', base, 'filters', state.filters, 'rate', format('%.17g', state.rate),
-    'unit', state.unit, 'room', state.room, 'capacity', state.capacity
-  )
+  call('BF.RESERVE', base .. ':' .. state.filters, format('%.17g', rate),
+    format('%.0f', state.unit), 'EXPANSION', '1')
+  call('HSET', base, 'filters', state.filters, 'rate', format('%.17g', state.rate),
+    'unit', state.unit, 'room', state.room, 'capacity', state.capacity)
 end
 
 -- -> the filter's answers, one for each fingerprint
 local function ask(command, base, filter, fingerprints)
   local key, answers = base .. ':' .. filter, {}
-  for first = 1, #fingerprints, CHUNK do
-    local last = math.min(first + CHUNK - 1, #fingerprints)
+  in_chunks(#fingerprints, function(first, last)
     local reply = call(command, key, unpack(fingerprints, first, last))
-    for i = 1, last - first + 1 do
-      local answer = reply[i]
+    for i = first, last do
+      local answer = reply[i - first + 1]
       -- One behind an error is not there: valkey-bloom ends so when a filter takes no more.
       if answer ~= 0 and answer ~= 1 then wrong_answer(answer, command, key) end
-      answers[first + i - 1] = answer
+      answers[i] = answer
     end
-  end
+  end)
   return answers
 end
 
-local function seen_add(base, params, fingerprints)
-  if #fingerprints == 0 then
-    return {}
-  end
+local function add(base, params, fingerprints)
+  if #fingerprints == 0 then return {} end
   local state = load(base, params)
   -- Before anything is recorded, for what is recorded by a call that then fails is lost. A
   -- filter that was deleted is replaced: BF.MADD would make one for 100 members at 1 %.
-  if
-    state.room < #fingerprints
-    or call('EXISTS', base .. ':' .. state.filters) == 0
-  then
+  if state.room < #fingerprints or call('EXISTS', base .. ':' .. state.filters) == 0 then
     add_filter(base, params, state)
   end
   -- Only what no older filter holds goes into the newest.
@@ -124,22 +110,9 @@ local function seen_add(base, params, fingerprints)
   return answers
 end
 
--- The module frees a filter as a whole, in 0.14 ms for each megabyte.
-local function seen_drop(base, limit)
-  local known, filters = pcall(number_within, call('HGET', base, 'filters'), 0, 0, MOST_FILTERS)
-  return drop_keys(base, limit, function(filter)
-    if filter < (known and filters or MOST_FILTERS) then
-      return base .. ':' .. filter + 1, filter + 1
-    end
-  end)
-end
-
--- -> for each fingerprint 1 if it is there, or is taken for it, else 0; nothing is recorded
-local function seen_has(base, params, fingerprints)
+local function has(base, params, fingerprints)
   local answers = {}
-  for i = 1, #fingerprints do
-    answers[i] = 0
-  end
+  for i = 1, #fingerprints do answers[i] = 0 end
   for filter = 1, load(base, params).filters do
     for i, known in ipairs(ask('BF.MEXISTS', base, filter, fingerprints)) do
       answers[i] = math.max(answers[i], known)
@@ -148,8 +121,7 @@ local function seen_has(base, params, fingerprints)
   return answers
 end
 
--- -> {count, capacity, fill, expected error rate}
-local function seen_status(base, params)
+local function status(base, params)
   local state = load(base, params)
   if state.filters == 0 then
     return status_of(0, unit_of(tonumber(params[2]), rate_of(state, 1)), 0)
@@ -171,4 +143,12 @@ local function seen_status(base, params)
   return status_of(state.total, state.capacity - (LAYERS - layers) * state.unit, expected)
 end
 
-return {add = seen_add, drop = seen_drop, status = seen_status, has = seen_has}
+-- The module frees a filter as a whole, in 0.14 ms for each megabyte.
+local function keys(base)
+  local filters = number_within(call('HGET', base, 'filters'), 0, 0, MOST_FILTERS)
+  return function(filter)
+    if filter < filters then return base .. ':' .. filter + 1, filter + 1 end
+  end
+end
+
+return {add = add, has = has, status = status, keys = keys}

@@ -1,8 +1,9 @@
 -- What failures do to a slot. While its last news is a failure, nothing of it is started before
 -- `parked`, and then all workers together download one request of it at a time. The first success
--- ends that. A slot that has failed too often in a row is set aside: a run may end without it.
+-- ends that. A slot that has failed too often in a row is set aside: a run may end without it, and
+-- it is tried again when a crawl is started again.
 --
--- Include  shared/keys shared/clock shared/slots/state
+-- Include  shared/slots/state
 
 -- A slot is set aside as long as it has `give_up` failures in a row (0: never), and no person has
 -- paused it, for whom the crawl stays open. ASIDE lists such slots. -> whether it is
@@ -37,7 +38,7 @@ local function report_download(item, terms)
   -- left alone, -1: it says nothing; `verdict` 1: a failure, -1: a success, 0: neither; `jitter` a
   -- random number of 0 to 1000; `latency` in us, -1: not of interest.
   local slot, status, since, asked, verdict, jitter, latency = unpack(item)
-  local longest, give_up = terms[1], terms[2]
+  local longest, give_up = unpack(terms)
   -- Workers are told of each pause that is at least so long (us), of shorter ones once in so long.
   local TELL = 1000000
   local state = slot_of(slot)
@@ -47,7 +48,7 @@ local function report_download(item, terms)
   set_throttle(state, latency)
   if verdict < 0 and is_news and state.fails > 0 then
     set_fails(slot, state, 0, give_up)
-    look_again(slot, first_start(state) - EARLY)
+    look_again(slot)
   elseif verdict > 0 then
     local was = math.max(0, state.parked - NOW)
     -- Of a slot with turns no other worker may start anything but the one that has the turn.
@@ -72,11 +73,50 @@ end
 -- The status of a slot's last answer, which people are shown.
 local function note_status(slot, status)
   local key = slot_key(slot)
-  if type(redis.pcall('HSET', key, 'status', status)) == 'table' then return end
+  redis.call('HSET', key, 'status', status)
   if slots[slot] then slots[slot].status = status end
   local left = redis.call('PTTL', key)
   -- A slot that must not be forgotten has no time to live, and more than this one value.
   if (left == -1 and redis.call('HLEN', key) == 1) or (left >= 0 and left < FORGOTTEN) then
     redis.call('PEXPIRE', key, FORGOTTEN)
   end
+end
+
+-- Slots that were set aside before `since` are tried again, a bounded number at a time; `retry` in
+-- meta is there as long as there are more.
+local function retry_aside(since)
+  local aside = redis.call('ZRANGEBYSCORE', ASIDE, '-inf', since, 'LIMIT', 0, 100)
+  for _, slot in ipairs(aside) do
+    redis.call('ZREM', ASIDE, slot)
+    redis.call('HDEL', slot_key(slot), 'parked', 'fails')
+    look_again(slot, NOW)
+  end
+  if #aside < 100 then redis.call('HDEL', META, 'retry') end
+end
+
+-- Whether slots have entries or leases that are not set aside. Slots may also be set aside and have
+-- neither, so that numbers say nothing.
+local function any_but_aside()
+  if redis.call('HLEN', BUSY) > 1000 then return true end
+  for _, slots in ipairs({redis.call('ZREVRANGE', READY, 0, 999), redis.call('HKEYS', BUSY)}) do
+    for _, slot in ipairs(slots) do
+      if not redis.call('ZSCORE', ASIDE, slot) then return true end
+    end
+  end
+end
+
+-- -> seconds for which all that is left has been in slots that are set aside; -1: it is not.
+-- `since` is what this keeps as `stuck` in meta.
+local function stuck_for(counts, since)
+  local aside = redis.call('ZCARD', ASIDE)
+  since = since and tonumber(since)
+  if aside == 0 or redis.call('EXISTS', READY, BUSY) == 0 or counts.starting > 0
+      or redis.call('ZCARD', DELAYED) > 0 or redis.call('ZCARD', READY) > aside
+      or any_but_aside() then
+    if since then redis.call('HDEL', META, 'stuck') end
+    return -1
+  end
+  if since then return math.floor((NOW - since) / 1000000) end
+  redis.call('HSET', META, 'stuck', integer(NOW))
+  return 0
 end

@@ -14,8 +14,6 @@
 -- The rate is kept by the generic cell rate algorithm, a leaky bucket whose whole state is `tat`
 -- (ITU-T I.371, appendix): a start at t needs t >= tat - (burst - 1) * interval, and then
 -- tat = max(t, tat) + interval.
---
--- Include  shared/keys shared/texts shared/clock
 
 -- Microseconds: of a turn, and before its next start that a slot may be claimed.
 local TURN, EARLY = 1000000, 250000
@@ -51,11 +49,10 @@ local FIELDS = {
 -- longest delay (us).
 local throttle
 local function read_throttle(text)
-  if not text then return end
-  local target, first, least, most = string.match(text, '^(%S+) (%d+) (%d+) (%d+)$')
-  if number_of(target) <= 0 then return end -- somebody has bent it
-  throttle = {target = number_of(target), first = number_of(first), least = number_of(least),
-    most = number_of(most)}
+  local target, first, least, most = string.match(text or '', '^(%S+) (%d+) (%d+) (%d+)$')
+  if not target then return end
+  throttle = {target = tonumber(target), first = tonumber(first), least = tonumber(least),
+    most = tonumber(most)}
 end
 
 local MOST_LABELS = 200 -- of a slot's name; those of hosts have 127 at most
@@ -83,8 +80,8 @@ local function limit_of(slot, own)
     burst = math.max(1, number_of(burst)), concurrency = number_of(concurrency)}
 end
 
--- Sets a slot's limit: `own`, or that of the settings. What a slower rate led to, or another hand,
--- a faster one never does: tat is at most `burst` intervals away.
+-- Sets a slot's limit: `own`, or that of the settings. What a slower rate led to, a faster one
+-- never does: tat is at most `burst` intervals away.
 local function set_limit(slot, state, own)
   state.own, state.limit = own, limit_of(slot, own)
   state.tat = math.min(state.tat, NOW + state.limit.burst * state.limit.interval)
@@ -97,14 +94,10 @@ local function slot_of(slot)
   local state = slots[slot]
   if not state then
     state = {}
-    -- Another key in its place is one that says nothing, and is replaced.
-    local values = redis.pcall('HMGET', slot_key(slot), unpack(FIELDS))
+    local values = redis.call('HMGET', slot_key(slot), unpack(FIELDS))
     for i, name in ipairs(FIELDS) do
-      if TEXTS[name] then
-        state[name] = values[i] or ''
-      else
-        state[name] = number_of(values[i])
-      end
+      if TEXTS[name] then state[name] = values[i] or ''
+      else state[name] = number_of(values[i]) end
     end
     set_limit(slot, state, state.own)
     slots[slot] = state
@@ -169,10 +162,50 @@ local function save_slot(slot, state)
   end
 end
 
-local function look_again(slot, at) redis.call('ZADD', READY, 'XX', integer(at), slot) end
+-- Slots that wait are looked at again then; by default when a request of theirs may be claimed.
+local function look_again(slot, at)
+  redis.call('ZADD', READY, 'XX', integer(at or first_start(slot_of(slot)) - EARLY), slot)
+end
 
 -- Workers that have requests of the slot are told to start none for some time (us), or with 0 to
 -- ask what they may do. A user without the right to publish gets no error for it.
 local function announce(slot, time)
   redis.pcall('PUBLISH', WAKE_CHANNEL, integer(time) .. ' ' .. slot)
+end
+
+-- Tokens of slots with a concurrency: who has how many.
+
+local function tokens_of(worker, slot)
+  return number_of(redis.call('HGET', tokens_key(worker), slot))
+end
+
+local function set_tokens(worker, slot, state, n)
+  local had = tokens_of(worker, slot)
+  if n == had then return end
+  if n == 0 then redis.call('HDEL', tokens_key(worker), slot)
+  else redis.call('HSET', tokens_key(worker), slot, n) end
+  state.out = math.max(0, state.out + n - had)
+  if n < had then look_again(slot) end
+end
+
+-- A worker is gone, and so are its downloads.
+local function return_tokens(worker)
+  for slot, n in pairs(hash_of(tokens_key(worker))) do
+    local state = slot_of(slot)
+    state.out = math.max(0, state.out - number_of(n))
+    save_slot(slot, state)
+    look_again(slot, NOW)
+  end
+  redis.call('DEL', tokens_key(worker))
+end
+
+-- How many requests of a slot are queued: at least, if it has requests of more than `most`
+-- priorities.
+local function queued(slot, most)
+  local priorities = redis.call('ZRANGE', levels_of(slot), 0, most - 1)
+  local sum = redis.call('ZCARD', levels_of(slot)) - #priorities
+  for _, priority in ipairs(priorities) do
+    sum = sum + redis.call('LLEN', queue_of(slot, priority))
+  end
+  return sum
 end

@@ -11,10 +11,12 @@
 -- What a worker is told may arrive late, or never. So it counts its turn from when it asked, and it
 -- has nothing that it was not told of.
 --
--- Include  shared/keys shared/clock shared/slots/state shared/slots/tokens
+-- Include  shared/slots/state
 
 -- Stands for what is left of the turn of a slot without limits.
 local FREE = -2
+-- Where told_of() says what is left of a turn, and whether it is new.
+local LEFT, NEWS = 2, 3
 
 -- A worker tells what it did with its turn. `item`: see the names; `since` us since its last start
 -- (-1: none), `tat` us until that (may be negative), `tokens` that it needs, `done` 1 if it has no
@@ -31,7 +33,7 @@ local function report_turn(worker, item)
   if state.owner == worker then
     if done == 1 then
       state.owner = ''
-      look_again(slot, first_start(state) - EARLY)
+      look_again(slot)
     end
   elseif state.owner ~= '' then
     -- A worker that waits asks again and again, until it has nothing left to start.
@@ -86,7 +88,23 @@ local function start_of_turn(worker, slot, state)
   if start <= NOW + EARLY then return start end
   if state.wanted <= NOW then state.owner = '' end -- else it does not come first again
   save_slot(slot, state)
-  look_again(slot, start - EARLY)
+  look_again(slot)
+end
+
+-- Gives tokens for up to `most` downloads. -> how many the worker has (nil: there are none for it),
+-- how many requests it may claim
+local function give_tokens(worker, slot, state, most)
+  local had, left = tokens_of(worker, slot), concurrency_of(state) - state.out
+  -- One that has none needs one for what it holds, though it may claim nothing more.
+  local tokens = math.max(0, had + math.min(had == 0 and math.max(1, most) or most, left))
+  if had + tokens == 0 then return end
+  -- A slot that is new to the worker: more would only wait in it, and keep it from other slots.
+  if had == 0 then most = math.min(most, 2 * tokens) end
+  if state.fails > 0 then most = math.min(most, 1) end
+  -- Where the limit was lowered there are too many, and downloads that have them: they are
+  -- out until the worker says that it has fewer.
+  if left >= 0 then set_tokens(worker, slot, state, tokens) else most = 0 end
+  return tokens, most
 end
 
 -- Gives a worker the turn and tokens of a slot, if they are to be had.
@@ -102,27 +120,17 @@ local function give_turn(worker, slot, most)
     look_again(slot, open_at)
     return 0
   end
-  local exclusive, start, news = is_exclusive(state), NOW, 0
+  local exclusive, start, news, tokens = is_exclusive(state), NOW, 0, -1
   if exclusive then
     start = start_of_turn(worker, slot, state)
     if not start then return 0 end
   end
-  local tokens, concurrency = -1, concurrency_of(state)
-  if concurrency > 0 then
-    local had = tokens_of(worker, slot)
-    local left = concurrency - state.out
-    -- One that has none needs one for what it holds, though it may claim nothing more.
-    tokens = math.max(0, had + math.min(had == 0 and math.max(1, most) or most, left))
-    if had + tokens == 0 then
+  if concurrency_of(state) > 0 then
+    tokens, most = give_tokens(worker, slot, state, most)
+    if not tokens then
       look_again(slot, NOW + TURN)
       return 0
     end
-    -- A slot that is new to the worker: more would only wait in it, and keep it from other slots.
-    if had == 0 then most = math.min(most, 2 * tokens) end
-    if state.fails > 0 then most = math.min(most, 1) end
-    -- Where the limit was lowered there are too many, and downloads that have them: they are
-    -- out until the worker says that it has fewer.
-    if left >= 0 then set_tokens(worker, slot, state, tokens) else most = 0 end
   end
   if exclusive then
     if state.owner ~= worker then news, state.wanted = 1, 0 end

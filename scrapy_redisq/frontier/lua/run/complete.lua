@@ -14,68 +14,66 @@
 -- Cost     O(workers), none of which is alive
 -- Retry    safe
 -- Memory   the first write removes, so that a run can end at maxmemory
--- Include  shared/keys shared/texts shared/clock shared/counts shared/workers shared/run_state
---          shared/slots/tokens shared/marks sampler=shared/sample
+-- Include  shared/counts shared/workers shared/run_state shared/slots/state past=shared/past
 
-local meta = meta_of_run()
-local unfinished = {'unfinished', meta.run or '', 0, 0, ''}
+local meta = hash_of(META)
+local function replied(what, number)
+  return {what, meta.run or '', number and integer(number) or 0, number_of(meta['config:shards']),
+    meta['config:spread'] or ''}
+end
+
 if meta.state ~= 'open' or meta.corrupt or (input.run ~= '' and meta.run ~= input.run)
-    or (input.producer and meta.keep_alive) then
-  return unfinished
+    or (input.producer and meta.keep_alive)
+    or (input.first and meta.seeded ~= '1')
+    or (input.first and input.seal > 0 and meta.sealed ~= integer(input.seal)) then
+  return replied('unfinished')
 end
-local first_shard = input.first
-if first_shard and (meta.seeded ~= '1' or (input.seal > 0 and meta.sealed ~= integer(input.seal)))
-  then
-  return unfinished
+if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 then
+  return replied('unfinished')
 end
-if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 then return unfinished end
-local workers = redis.call('ZRANGE', WORKERS, 0, -1, 'WITHSCORES')
+-- It ended with the last sign of life, not when somebody came to look.
+local workers, ended, longest = redis.call('ZRANGE', WORKERS, 0, -1, 'WITHSCORES'), 0, 0
 for i = 1, #workers, 2 do
-  if leases_held(workers[i]) > 0 then return unfinished end
+  if leases_held(workers[i]) > 0 then return replied('unfinished') end
+  local ttl = number_of(redis.call('HGET', worker_key(workers[i]), 'ttl'))
+  longest = math.max(longest, ttl)
+  ended = math.max(ended, tonumber(workers[i + 1]) - ttl)
 end
-local there_was = fields_of(COUNTS, 'created', 'finished')
-if input.newcomer and number_of(there_was.created) > number_of(there_was.finished) then
-  return unfinished
-end
-
-local longest, ttls = 0, {}
-for i = 1, #workers, 2 do
-  ttls[i] = number_of(redis.call('HGET', worker_key(workers[i]), 'ttl'))
-  longest = math.max(longest, ttls[i])
+local counts = fields_of(COUNTS, 'created', 'finished')
+if input.newcomer and number_of(counts.created) > number_of(counts.finished) then
+  return replied('unfinished')
 end
 redis.call('HDEL', META, 'stuck')
 -- At least a second, or who asks again would begin to wait anew each time.
 if input.run == '' and longest > 0
     and ms_until_dead(meta.sign, meta.patient, math.max(longest, 1000000)) > 0 then
-  return {'wait', meta.run, 0, 0, ''}
+  return replied('wait')
 end
 
--- It ended with the last sign of life, not when somebody came to look.
-local ended = number_of(meta.left or meta.began)
 for i = 1, #workers, 2 do
-  ended = math.max(ended, tonumber(workers[i + 1]) - ttls[i])
   remove_worker(workers[i]) -- one that comes back after all has to go by shard 0
   return_tokens(workers[i])
 end
 -- What another hand has done to the counts is no request that waits.
-local counts = flush_counts()
+counts = flush_counts()
 if counts.created ~= counts.finished then
   redis.call('HSET', COUNTS, 'created', integer(counts.finished))
 end
-sampler()(meta, true)
+past().keep_sample(meta, true)
 
-local shards, spread = number_of(meta['config:shards']), meta['config:spread'] or ''
-if first_shard and (shards == 1 or input.seal > 0) then
+ended = math.max(ended, number_of(meta.left or meta.began))
+local shards = number_of(meta['config:shards'])
+if input.first and (shards == 1 or input.seal > 0) then
   redis.call('HDEL', META, 'sealed')
   redis.call('HSET', META, 'state', 'complete', 'ended', integer(math.min(ended, NOW)))
   if meta.name then
     redis.call('ZADD', ENDED, NOW, meta.name)
-    redis.call('ZREMRANGEBYRANK', ENDED, 0, -MOST_ENDED - 1)
+    redis.call('ZREMRANGEBYRANK', ENDED, 0, -1001) -- the last thousand never begin again
   end
-  mark('completed', '', meta.name or meta.run)
-  return {'complete', meta.run, 0, shards, spread}
+  past().mark('completed', '', meta.name or meta.run)
+  return replied('complete')
 end
-local number = first_shard and next_visit(meta.visited)
+local number = input.first and next_visit(meta.visited)
   or math.max(input.seal, number_of(meta.sealed))
 redis.call('HSET', META, 'left', integer(ended), 'sealed', integer(number))
-return {'sealed', meta.run, integer(number), shards, spread}
+return replied('sealed', number)
