@@ -7,7 +7,6 @@ clients of redis-py.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -39,14 +38,6 @@ QUICK = 1.0
 
 def _key_of(command: Command) -> Any:
     return command[3 if str(command[0]).upper() in {"EVAL", "EVALSHA"} else 1]
-
-
-def _tag(pattern: str) -> str:
-    """The hash tag in a pattern of SCAN, in which nothing may vary."""
-    found = re.match(r"(?:[^{\\]|\\.)*\{((?:[^}\\]|\\.)+)\}", pattern)
-    if found is None or re.search(r"(?<!\\)[*?\[]", re.sub(r"\\\\", "", found[1])):
-        raise ValueError(f"no hash tag in {pattern!r}, so no node has all such keys")
-    return "{" + re.sub(r"\\(.)", r"\1", found[1]) + "}"
 
 
 def _result(replies: list[Any]) -> Any:
@@ -100,10 +91,9 @@ class _Nodes(Generic[C]):
 class Cluster(_Nodes[redis.Redis]):
     """A blocking client of a cluster. Commands need a key, and go to its master."""
 
-    def ping(self) -> bool:
+    def ping(self) -> None:
         """Raises as `HashSlots.greet` does."""
         self._run(self.hash_slots.greet())
-        return True
 
     def masters(self) -> list[redis.Redis]:
         """The clients of all masters, as of now. Raises as `HashSlots.look` says."""
@@ -166,21 +156,12 @@ def nodes_of(client: redis.Redis | Cluster) -> list[redis.Redis]:
 class AsyncCluster(_Nodes[redis.asyncio.Redis]):
     """As `Cluster`, for asyncio."""
 
-    async def ping(self) -> bool:
-        await self._run(self.hash_slots.greet())
-        return True
-
     async def look(self) -> None:
         """Look at the map anew, if that was not done just now."""
         await self._run(self.hash_slots.look())
 
     async def execute_command(self, *command: Any) -> Any:
         return _result(await self.send([command]))
-
-    async def scan(self, cursor: int, *, match: str, count: int) -> Any:
-        """A page of the keys that have the hash tag in ``match``, from the node that has them."""
-        command = ("SCAN", cursor, "MATCH", match, "COUNT", count)
-        return _result(await self._run(self.hash_slots.send(_tag(match), [command])))
 
     def pipeline(self, transaction: bool = True) -> AsyncPipeline:
         return AsyncPipeline(self, transaction)
