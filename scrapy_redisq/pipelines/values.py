@@ -21,6 +21,7 @@ __all__ = [
     "aware_utc",
     "binary",
     "boolean",
+    "check_digits",
     "day",
     "encodable",
     "enum_values",
@@ -132,6 +133,14 @@ def finite_decimal(value: Any) -> Decimal:
     if not value.is_finite():
         raise WrongValue("takes finite numbers")
     return value
+
+
+def check_digits(number: Decimal, whole: float, places: float) -> None:
+    """Refuse a finite Decimal with more digits before the point, or after it, than these."""
+    _, digits, exponent = number.as_tuple()
+    excess = -int(exponent) - places
+    if number and (number.adjusted() >= whole or (excess > 0 and any(digits[-int(excess) :]))):
+        raise WrongValue(f"takes {whole:g} digits before the point and {places:g} after it")
 
 
 def boolean(value: Any) -> bool:

@@ -488,6 +488,9 @@ MUTANTS = [
         "if False:",
         LOST,
     ),
+    Mutant(
+        "pipelines/database/pipeline.py", "write_nothing(connection, row.record)", "pass", DOUBT
+    ),
     # Several servers
     Mutant(
         "frontier/run_session.py",

@@ -281,20 +281,18 @@ def test_errors_at_start(
 
 
 class TestCrawls:
-    @pytest.mark.parametrize("kind", ["list", "stream"])
-    def test_two_workers(self, redis_server: RedisServer, crawl: Run, kind: str) -> None:
+    def test_two_workers(self, redis_server: RedisServer, crawl: Run) -> None:
         """Each page's item is there once, under scrapy-redis's key."""
-        given = {**PIPELINE, "REDISQ_ITEMS_TYPE": kind}
+        given = {**PIPELINE, "REDISQ_ITEMS_TYPE": "stream"}
         with Site(linked_pages(100)) as site:
             workers = crawl.fleet(2, "follow", site, given)
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
         urls = [item["url"] for item in items(redis_server, "follow:items")]
         assert sorted(int(url.rpartition("/")[2]) for url in urls) == [*range(100)]
-        if kind == "stream":
-            keys = {entry[b"key"] for entry in entries(redis_server, "follow:items")}
-            assert len(keys) == 100
-            assert all(re.fullmatch(rb"[0-9a-f]{32}", key) for key in keys)
+        keys = {entry[b"key"] for entry in entries(redis_server, "follow:items")}
+        assert len(keys) == 100
+        assert all(re.fullmatch(rb"[0-9a-f]{32}", key) for key in keys)
 
     def test_items_server_restarts(
         self, redis_server: RedisServer, own_server: RedisServer, crawl: Run

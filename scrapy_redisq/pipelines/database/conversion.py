@@ -40,6 +40,7 @@ from scrapy_redisq.pipelines.values import (
     aware_utc,
     binary,
     boolean,
+    check_digits,
     day,
     exact_text,
     finite_decimal,
@@ -132,11 +133,7 @@ def _hold_text(text: str, there: Form, dialect: sqlalchemy.Dialect) -> None:
 
 
 def _hold_number(number: Decimal, there: Form, dialect: sqlalchemy.Dialect) -> None:
-    whole, scale = int(there.whole), int(there.after)
-    _, digits, exponent = number.as_tuple()
-    excess = -int(exponent) - scale
-    if number and (number.adjusted() >= whole or (excess > 0 and any(digits[-excess:]))):
-        raise WrongValue(f"takes {whole} digits before the point and {scale} after it")
+    check_digits(number, there.whole, there.after)
     if dialect.name == "sqlite" and Decimal(repr(float(number))) != number:
         raise WrongValue("SQLite cannot hold that many digits in a number")
 

@@ -41,6 +41,7 @@ from scrapy_redisq.pipelines.values import (
     aware_utc,
     binary,
     boolean,
+    check_digits,
     day,
     exact_text,
     finite_decimal,
@@ -143,13 +144,7 @@ def convert_free(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _decimal(value: Any) -> Decimal:
     number = finite_decimal(value)
-    _, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int)  # it is finite
-    cut = digits[exponent + DECIMAL_PLACES :] if exponent < -DECIMAL_PLACES else ()
-    if any(cut):
-        raise ValueError(f"it has more than {DECIMAL_PLACES} decimal places")
-    if number and number.adjusted() >= DECIMAL_DIGITS - DECIMAL_PLACES:
-        raise ValueError(f"it has more than {DECIMAL_DIGITS - DECIMAL_PLACES} digits")
+    check_digits(number, DECIMAL_DIGITS - DECIMAL_PLACES, DECIMAL_PLACES)
     return number
 
 

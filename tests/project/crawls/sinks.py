@@ -12,10 +12,6 @@ from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
 from scrapy_redisq.pipelines import BatchPipeline, DatabasePipeline, doubt, writer
 
 
-class Panic(BaseException):
-    """What libraries in Rust raise (PyO3): no `Exception`."""
-
-
 class LinesSink(BatchPipeline):
     """Lines of JSON, "batch": the batch's number, "size": its size."""
 
@@ -32,8 +28,6 @@ class LinesSink(BatchPipeline):
             await asyncio.sleep(0.01)
         if self.is_on("away"):
             raise OSError("the disk is on holiday")
-        if self.is_on("panic"):
-            raise Panic("called `Option::unwrap()` on a `None` value")
         if self.is_on("mismatch"):
             raise SinkMismatch("make another file")
         bad = [row for row in rows if self.number(row).endswith("3")]
