@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from scrapy_redisq.pipelines.annotations import ANY
@@ -29,26 +28,13 @@ _MYSQL_CHARACTER_BYTES = 4
 _MYSQL_NUMBER_BYTES = 32
 
 
-class KeyText(sqlalchemy.String):
-    """Text that is compared byte by byte, as the default collations of MySQL do not.
-
-    They take "A" for "a" and "a " for "a", so that two keys would be one.
-    """
-
-    cache_ok = True
-
-
 def exact_collation(dialect: Any) -> str:
-    """MySQL's or MariaDB's that compares byte by byte."""
+    """MySQL's or MariaDB's that compares byte by byte.
+
+    By default they take "A" for "a" and "a " for "a", so that two keys would be one.
+    """
     maria = dialect.name == "mariadb" or dialect.is_mariadb
     return "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
-
-
-@compiles(KeyText, *MYSQL)
-def _key_text(type_: KeyText, compiler: Any, **options: Any) -> str:
-    collation = exact_collation(compiler.dialect)
-    made = mysql.VARCHAR(type_.length, charset="utf8mb4", collation=collation)
-    return str(compiler.process(made, **options))
 
 
 class JsonText(UserDefinedType[str]):
@@ -73,7 +59,7 @@ def column_type(kind: str, dialect: sqlalchemy.Dialect, key_bytes: int = 0) -> T
     special = _SPECIAL.get(dialect.name, {})
     if key_bytes and dialect.name in MYSQL:
         if kind in ("str", ANY):
-            return KeyText(key_bytes // _MYSQL_CHARACTER_BYTES)
+            return sqlalchemy.String(key_bytes // _MYSQL_CHARACTER_BYTES)
         if kind == "bytes":
             return mysql.VARBINARY(key_bytes)
     return special.get(kind) or GENERAL[kind]
@@ -101,8 +87,8 @@ GENERAL: dict[str, TypeEngine[Any]] = {
     "json": JsonText("TEXT"),
 }
 _OF_MYSQL: dict[str, TypeEngine[Any]] = {
-    "str": mysql.LONGTEXT(charset="utf8mb4"),
-    ANY: mysql.LONGTEXT(charset="utf8mb4"),
+    "str": mysql.LONGTEXT(),
+    ANY: mysql.LONGTEXT(),
     "key": mysql.CHAR(32, charset="ascii", collation="ascii_bin"),
     "bytes": mysql.LONGBLOB(),
     "decimal": mysql.DECIMAL(65, 30),

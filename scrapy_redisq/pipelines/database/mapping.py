@@ -13,8 +13,10 @@ from scrapy_redisq.errors import SinkMismatch
 from scrapy_redisq.pipelines.annotations import ANY
 from scrapy_redisq.pipelines.database.columns import (
     KEY_COLUMN,
+    MYSQL,
     column_kind,
     column_type,
+    exact_collation,
     key_bytes,
 )
 from scrapy_redisq.pipelines.database.conversion import Convert, converter
@@ -60,16 +62,17 @@ def make_table(
     if options.extra:
         columns.append(_column(options.extra, column_type("json", dialect), True))
     schema, _, name = full_name.rpartition(".")
+    of_mysql: dict[str, Any] = {}
+    if dialect.name in MYSQL:
+        words = {"engine": "InnoDB", "charset": "utf8mb4", "collate": exact_collation(dialect)}
+        of_mysql = {f"{dialect.name}_{word}": value for word, value in words.items()}
     return sqlalchemy.Table(
         name,
         sqlalchemy.MetaData(),
         *columns,
         sqlalchemy.PrimaryKeyConstraint(*(options.key or (KEY_COLUMN,))),
         schema=schema or None,
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        mariadb_charset="utf8mb4",
+        **of_mysql,
     )
 
 
