@@ -67,6 +67,10 @@ class People:
         }
         await self._say(f"push {number}", lambda frontier: frontier.push([request]))
 
+    async def reset(self) -> None:
+        """Delete the frontier, whoever works on it."""
+        await self._say("", lambda frontier: frontier.reset(force=True))
+
     async def requeue(self) -> int:
         """Requeue all dead letters, once; -> how many."""
         requeued = 0

@@ -78,6 +78,7 @@ FAULTS = {
     "quiet": 0.08,
     "told_to_stop": 0.08,
     "host_away": 0.15,
+    "reset": 0.05,
 }
 """What may go wrong -> how often it does in a crawl."""
 

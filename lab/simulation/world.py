@@ -44,7 +44,16 @@ MOST_WORKERS = 40
 IDLE = 3.0
 """Virtual seconds of nothing to do after which people stop workers that would stay."""
 
-BY_PEOPLE = {"pause_slot", "pause_crawl", "push", "damage", "requeue", "quiet", "told_to_stop"}
+BY_PEOPLE = {
+    "pause_slot",
+    "pause_crawl",
+    "push",
+    "damage",
+    "requeue",
+    "quiet",
+    "told_to_stop",
+    "reset",
+}
 """Faults that are over when somebody was heard."""
 
 PRECIOUS = (b":queue:", b":levels:", b":ready", b":delayed", b":leases:")
@@ -521,6 +530,14 @@ class World:
     async def _requeue(self, fault: Fault, worker: Worker) -> None:
         requeued = await self.people.requeue()
         self.voided += requeued * (RETRY_TIMES + 1)
+
+    async def _reset(self, fault: Fault, worker: Worker) -> None:
+        """All of it has to be crawled again."""
+        self.void(2 * len(self.alive()))
+        await self.people.reset()
+        self.lost_run = True
+        self.table.clear()
+        self.people.lost()
 
     async def _quiet(self, fault: Fault, worker: Worker) -> None:
         await self.people.tell("quiet")
