@@ -15,11 +15,10 @@ from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
-from scrapy_redisq._scrapy.crawl import close_spider, stop
+from scrapy_redisq._scrapy.crawl import stop
 from scrapy_redisq._scrapy.downloads import Downloads
 from scrapy_redisq._scrapy.output import current_page, dealing_with, in_download, watch_output
 from scrapy_redisq.errors import RedisqError
-from scrapy_redisq.reasons import CloseReason
 
 logger = logging.getLogger(__name__)
 
@@ -171,10 +170,6 @@ class Engine:
         if self._engine.running:
             stop(self._crawler)
         return bool(self._engine.running)
-
-    def close_spider(self, reason: CloseReason) -> None:
-        """Close the spider for ``reason``, without waiting for it."""
-        close_spider(self._crawler, reason)
 
     async def until_closed(self) -> None:
         """Wait until the spider is closed."""

@@ -1,8 +1,5 @@
-"""Back-pressure: what a worker holds back while the frontier is full.
-
-A frontier is full at ``REDISQ_MAX_MEMORY``, or when Redis is at its ``maxmemory``. Redis takes what
-pages in progress bring all the same, so nothing that was found waits. But whatever would bring more
-does:
+"""Back-pressure: what a worker holds back while the frontier is full: at ``REDISQ_MAX_MEMORY``, or
+when Redis is at its ``maxmemory``. Redis takes what pages in progress bring all the same. But:
 
 - ``start()`` waits. So it does at ``REDISQ_MAX_PENDING``, which holds back nothing else here. A
   worker that has had nothing to do for the length of a pause reads one more request of it.

@@ -99,8 +99,7 @@ class InProgress:
         return self._pages.get(request)
 
     def identity_of(self, request: Request) -> bytes | None:
-        """What a request in progress, or one that a sink is not done with, is known by; None for
-        others."""
+        """What a request in progress, or one that a sink is not done with, is known by."""
         page = self._find(request)
         return self.identity_of_page(page) if page is not None else None
 
@@ -303,8 +302,8 @@ class InProgress:
         self.mark_failed(request, Problem.of("item_error", failure, status))
 
     def _item_of(self, response: Response | Failure | None) -> Request | None:
-        """The page that an item comes from. A downloader middleware may have given a response to
-        another request, or the same one for several pages."""
+        """The page that an item comes from, also where a middleware has given it the response to
+        another request."""
         found = current_item.get()
         if response is not None and found is not None and self.asking(found[0]) is not None:
             return found[0]

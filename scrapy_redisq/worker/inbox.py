@@ -90,9 +90,10 @@ class Inbox(Generic[S]):
         if waiting:
             self._slots[slot] = waiting  # behind the other slots
         self._size -= 1
+        self._last_taken = now = time.monotonic()
+        self._measure(now)
         self._taken[slot] = self._taken.get(slot, 0) + 1
         self._taken_in_all += 1
-        self._last_taken = time.monotonic()
         self._stuck.pop(slot, None)
         return lease, source
 

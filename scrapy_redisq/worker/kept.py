@@ -1,9 +1,9 @@
 """Kept requests: they cannot be stored, so they stay in this process.
 
 The page that asks for one holds it: the page is not finished before all that it holds is over, and
-what these ask for counts as the page's. Whoever has the page next asks for them again, so when its
-lease is void, or it is given back, what was not started is dropped. Nothing in the frontier knows
-of them. Those of ``start()`` and of nowhere are held by no page: they are each worker's own.
+what these ask for counts as the page's. When its lease is void, or it is given back, what was not
+started is dropped, as whoever has the page next asks again. Those of ``start()`` and of nowhere are
+held by no page: they are each worker's own.
 """
 
 from __future__ import annotations

@@ -36,12 +36,8 @@ def process_age() -> float:
 
 
 def crawl_began() -> float:
-    """When the crawl that begins now was started, by time.monotonic(), so that it is known to which
-    run it belongs.
-
-    To be called once for each crawl, early. The first one of a process was started with it, as
-    ``scrapy crawl`` is: imports and a slow ``__init__`` count.
-    """
+    """When the crawl that begins now was started, by time.monotonic(): to be called once for each
+    crawl, early. The first one of a process was started with it, as ``scrapy crawl`` is."""
     now, pid = time.monotonic(), os.getpid()
     age = 0.0 if pid in _processes_that_crawled else process_age()
     _processes_that_crawled.add(pid)

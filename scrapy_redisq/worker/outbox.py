@@ -71,8 +71,7 @@ class _Asked:
 
     @property
     def holder(self) -> Page | None:
-        """The page of the frontier that asks for it, or for what asks for it: when it is fetched
-        again, it asks for all of it again."""
+        """The page of the frontier that asks for it, or for the kept request that asks for it."""
         return self.page.holder if isinstance(self.page, KeptPage) else self.page
 
 

@@ -18,6 +18,7 @@ from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.http import Request
 
+from scrapy_redisq._scrapy.crawl import close_spider
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import (
     ForeignEntry,
@@ -453,7 +454,7 @@ class Worker:
             seconds,
             name,
         )
-        self.engine.close_spider("slots_set_aside")
+        close_spider(self.crawler, "slots_set_aside")
 
     def completed(self, missing: int) -> None:
         if missing:
@@ -462,7 +463,7 @@ class Worker:
                 "something else than scrapy-redisq has deleted or changed keys of the frontier",
                 missing,
             )
-            self.engine.close_spider("frontier_corrupt")
+            close_spider(self.crawler, "frontier_corrupt")
         self.engine.wake()
 
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
@@ -481,4 +482,4 @@ class Worker:
         elif isinstance(error, FrontierCorrupt) and not isinstance(error, ScriptFailed):
             reason = "frontier_corrupt"
         logger.error("Closing (%s): %s", reason, error)
-        self.engine.close_spider(reason)
+        close_spider(self.crawler, reason)

@@ -161,34 +161,6 @@ def test_a_crawl_that_grows_past_its_limit_ends(redis_server: RedisServer, crawl
     nothing_left(redis_server)
 
 
-def test_a_crawl_beside_a_full_redis(redis_server: RedisServer, crawl: Run) -> None:
-    """Pages with new links are followed by pauses, those without go on, and all when there is
-    room."""
-    with_links = {"/0": range(1, 30), "/7": range(100, 120)}
-
-    def page(path: str) -> Answer:
-        links = with_links.get(path, ())
-        text = "".join(f'<a href="/{link}">x</a>' for link in links)
-        return Answer(text, delay=1.0 if path == "/0" else 0.0)
-
-    with Site(page) as site, redis_server.client() as client:
-        worker = crawl("follow", site)
-        wait_until(lambda: site.hits, 20, "the first page")
-        client.config_set("maxmemory", 1)
-        try:
-            worker.wait_for("this worker starts nothing for 10 s")
-            assert site.counts()["/1"] == 0
-            worker.wait_for("this worker starts nothing for 20 s", 30)
-            assert site.counts()["/7"] == 1
-            assert len(site.counts()) < 50
-        finally:
-            client.config_set("maxmemory", 0)
-        assert worker.wait().reason == "finished"
-        assert len(site.counts()) == 50
-        assert dict.fromkeys(site.counts(), 1) == dict(site.counts())
-    nothing_left(redis_server)
-
-
 # Producers
 
 

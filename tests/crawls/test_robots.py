@@ -398,16 +398,13 @@ def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: Redi
         assert (status["queued"], status["dead"]) == (5, 0)
 
 
-@pytest.mark.parametrize("slot", ["", "group"])
-def test_a_robots_txt_that_cannot_be_had_for_long(
-    crawl: Run, redis_server: RedisServer, slot: str
-) -> None:
-    """It leads to a host that is left alone, or its pages are in a slot of their own: that one is
-    set aside as any that fails, and the crawl ends, though nothing of it was tried."""
+def test_a_robots_txt_that_cannot_be_had_for_long(crawl: Run, redis_server: RedisServer) -> None:
+    """It leads to a host that is left alone: its own is set aside as any that fails, and the crawl
+    ends, though nothing of it was tried."""
     sites: list[Site] = []
 
     def answer() -> Answer:
-        if not slot and sites[0].hits[-1].host.startswith("127.0.0.1:"):
+        if sites[0].hits[-1].host.startswith("127.0.0.1:"):
             there = f"http://127.0.0.2:{sites[0].port}/robots.txt"
             return Answer("", status=302, headers={"Location": there})
         return Answer("later", status=503, headers={"Retry-After": "60"})
@@ -420,10 +417,10 @@ def test_a_robots_txt_that_cannot_be_had_for_long(
     }
     with Site(with_robots(answer), hosts=2) as site:
         sites.append(site)
-        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=5, slot=slot).wait()
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=5).wait()
     assert worker.reason == "slots_set_aside"
     assert set(site.counts()) == {"/robots.txt"}
-    assert robots_hits(site)[f"127.0.0.{1 if slot else 2}:{site.port}"] == 1
+    assert robots_hits(site)[f"127.0.0.2:{site.port}"] == 1
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         status = frontier.status()
         assert (status["queued"], status["dead"]) == (5, 0)

@@ -27,9 +27,8 @@ TELL_AGAIN = SLOT_TTL / 2
 class _Known:
     """What this worker knows of a slot. Times are those of time.monotonic().
 
-    ``status``: the last one that the frontier was told of, at ``told_at``. ``well``: when the last
-    answer came that was no failure. ``failed``, ``failed_before``: the last failure, and the one
-    before.
+    ``status``: what the frontier was told last, at ``told_at``. ``well``: the last answer that was
+    no failure. ``failed``, ``failed_before``: the last two failures.
     """
 
     answered: bool = False
@@ -96,8 +95,7 @@ class Judge:
     def judge(
         self, slot: str, request: Request, result: Response | BaseException, begun: float
     ) -> DownloadResult | None:
-        """The result of a download begun at ``begun``; None if there was none, as when it was
-        cancelled."""
+        """The result of a download begun at ``begun``; None if there was none."""
         trouble = self.means_trouble(result)
         if trouble:
             known = self._note(slot)

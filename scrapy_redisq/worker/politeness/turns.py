@@ -152,9 +152,8 @@ _UNLIMITED = Allowance("")
 class Turns:
     """The turns of one worker. Slots that are not in it have no limits.
 
-    ``valid_until``: a function of a slot: when (time.monotonic()) other workers may take this one
-    for dead on its shard, and have its tokens. ``has_more``: whether this worker has requests of a
-    slot that are to be downloaded, and of which nothing is said here.
+    ``valid_until(slot)``: when (time.monotonic()) other workers may take this one for dead, and
+    have its tokens. ``has_more(slot)``: this worker has more to download of it than is said here.
     """
 
     def __init__(
@@ -353,11 +352,9 @@ class Turns:
         worth: Callable[[str, int], int],
         mine: Callable[[str], bool],
     ) -> list[TurnReport]:
-        """What the next exchange tells, with how many entries to claim.
-
-        ``waiting``: leases of each slot, ``worth``: how many are worth having of one of which so
-        many may begin soon, ``mine``: whether the slot is of the shard that is told.
-        """
+        """What the next exchange tells, with how many entries to claim. ``waiting``: leases of each
+        slot, ``worth``: how many are worth having of one of which so many may begin soon, ``mine``:
+        whether the slot is of the shard that is told."""
         now = time.monotonic()
         told = []
         self._urgent = False
