@@ -63,6 +63,14 @@ def only_frontier(server: Server) -> str:
     raise FrontierError(f"there is no frontier on {server.address}{why}")
 
 
+def check_known(frontier: Frontier) -> None:
+    """Raises `FrontierError`, with the names that there are, if nothing is there."""
+    if frontier.config() is None:
+        names, _ = frontier_names(frontier.client)
+        others = f"; there are: {listed(names)}" if names else ""
+        raise FrontierError(f"there is no frontier {frontier.name!r}{others}")
+
+
 class Project:
     """The settings of one call: Scrapy's, the spider's whose frontier it is, and the add-ons'.
 
@@ -135,25 +143,15 @@ class Project:
         return frontier
 
     @contextmanager
-    def known_frontier(self, server: Server, name: str) -> Iterator[Frontier]:
-        """The frontier ``name``, for what makes no sense without it: raises `FrontierError` with
-        the names that there are."""
-        with self.frontier(server, name) as frontier:
-            if frontier.config() is None:
-                names, _ = frontier_names(frontier.client)
-                others = f"; there are: {listed(names)}" if names else ""
-                raise FrontierError(f"there is no frontier {name!r}{others}")
-            yield frontier
-
-    @contextmanager
     def chosen_frontier(self, name: str | None) -> Iterator[Frontier]:
         """The frontier ``name``, or the only one of the server. Raises `FrontierError` if there is
         none, or several to choose from; no embedded server is started to look for it."""
         self.check_something_is_there()
         with (
             self.server() as server,
-            self.known_frontier(server, name or only_frontier(server)) as frontier,
+            self.frontier(server, name or only_frontier(server)) as frontier,
         ):
+            check_known(frontier)
             yield frontier
 
     def frontier_to_push(self, server: Server, name: str) -> Frontier:
@@ -181,12 +179,6 @@ class Project:
         frontier.by = _person()
         try:
             stored = frontier.config()
-            if stored is None and self.others:
-                print(
-                    f"scrapy redisq push: {name!r} is the frontier of no spider of this project "
-                    f"(theirs: {listed(self.others)}); a new one begins",
-                    file=sys.stderr,
-                )
             if stored is not None and stored.fingerprinter != path:
                 raise SettingError(
                     "REQUEST_FINGERPRINTER_CLASS", path, f"{stored.fingerprinter!r} for {name!r}"

@@ -13,7 +13,7 @@ import msgspec
 
 from scrapy_redisq.commands.display import clean, one_line
 from scrapy_redisq.commands.options import add_command, add_name
-from scrapy_redisq.commands.project import Project
+from scrapy_redisq.commands.project import Project, listed
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.words import counted
 
@@ -95,6 +95,12 @@ def run(arguments: Namespace, project: Project) -> int:
         project.frontier_to_push(server, arguments.name) as frontier,
     ):
         name = clean(frontier.name)
+        if project.others and frontier.config() is None:
+            print(
+                f"scrapy redisq push: {name!r} is the frontier of no spider of this project "
+                f"(theirs: {listed(project.others)}); a new one begins",
+                file=sys.stderr,
+            )
         frontier.waiting_to_push = lambda why: print(f"{name}: {why}", file=sys.stderr, flush=True)
         try:
             for batch in batches:

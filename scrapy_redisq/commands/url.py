@@ -12,7 +12,7 @@ from rich.text import Text
 
 from scrapy_redisq.commands.display import ago, clean, console, sentence
 from scrapy_redisq.commands.options import add_command, add_json, add_name
-from scrapy_redisq.commands.project import Project
+from scrapy_redisq.commands.project import Project, check_known
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.words import time_text, utc
 from scrapy_redisq.errors import FrontierError
@@ -51,15 +51,16 @@ def add_options(commands: Any) -> None:
 def run(arguments: Namespace, project: Project) -> int:
     """Look, forget or fetch again; 1 if the URL cannot be one, or there is nothing to forget."""
     project.check_something_is_there()
-    with project.server(to_write=arguments.fetch or arguments.forget) as server:
-        with project.known_frontier(server, arguments.name):
-            pass
-        with project.frontier_to_push(server, arguments.name) as frontier:
-            try:
-                _do(arguments, frontier)
-            except ValueError as error:
-                print(f"scrapy redisq: {clean(str(error))}", file=sys.stderr)
-                return 1
+    with (
+        project.server(to_write=arguments.fetch or arguments.forget) as server,
+        project.frontier_to_push(server, arguments.name) as frontier,
+    ):
+        check_known(frontier)
+        try:
+            _do(arguments, frontier)
+        except ValueError as error:
+            print(f"scrapy redisq: {clean(str(error))}", file=sys.stderr)
+            return 1
     return 0
 
 
