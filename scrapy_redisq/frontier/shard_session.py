@@ -72,9 +72,9 @@ class ShardSession:
 
     Of the exchange under way: ``wanted`` entries may be claimed, None: there is none; with
     ``wants_suspect`` one of them may be a suspect; it began at ``asks_since`` (time.monotonic()).
-    Of the last ones: ``asked_at`` entries were wanted; ``last`` is the last reply since the worker
-    has joined; ``said_starting``: the worker may add requests of its own; ``is_silent``: there was
-    no answer, so the next one claims nothing.
+    Of the last ones: entries were last wanted at ``asked_at``; ``last`` is the last reply since the
+    worker has joined; ``said_starting``: the worker may add requests of its own; ``is_silent``:
+    there was no answer, so the next one claims nothing.
     """
 
     def __init__(
