@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from scrapy_redisq.settings.checks import Check
@@ -42,19 +42,11 @@ class SettingsSource(Protocol):
     def get(self, name: str, default: Any = None, /) -> Any: ...
 
 
-class HasValues(Protocol):
-    """Settings as read."""
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """The final value of each setting, by attribute."""
-
-
 class Setting(Generic[T]):
     """One setting, declared as an attribute of a class: ``lease_ttl`` is REDISQ_LEASE_TTL.
 
-    Of the class the attribute is the setting itself, of an instance its value. ``meaning`` is its
-    row in README.md.
+    Of the class the attribute is the setting itself, of an instance its value, which is in
+    ``values`` of the instance. ``meaning`` is its row in docs/settings.md.
     """
 
     name: str
@@ -72,8 +64,8 @@ class Setting(Generic[T]):
     @overload
     def __get__(self, instance: None, owner: type) -> Setting[T]: ...
     @overload
-    def __get__(self, instance: HasValues, owner: type) -> T: ...
-    def __get__(self, instance: HasValues | None, owner: type) -> Setting[T] | T:
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: Any, owner: type) -> Setting[T] | T:
         if instance is None:
             return self
         # Kept in the instance, where Python finds it without a call from then on.
