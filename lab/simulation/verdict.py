@@ -179,7 +179,7 @@ def _redis(world: World) -> list[str]:
         keys = [key.decode() for key in server.redis.keys("redisq:*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
         may = GONE if "keep_alive" in world.plan.features else set()
-        if world.met["quiet"]:  # that a worker was told something is kept for its return
+        if world.met["quiet"] or world.met["told_to_stop"]:  # which is kept for a worker's return
             may = may | {"worker"}
         if left := kinds - LEFT - may:
             problems.append(f"left in Redis: {sorted(left)}")
