@@ -529,7 +529,7 @@ def test_many_priorities_of_a_slot(client: redis.Redis) -> None:
 
 
 def test_large_entries_come_in_portions(client: redis.Redis) -> None:
-    """Of entries of half a megabyte a reply brings some; so does one that is repeated, and a look at
+    """Of large entries a reply brings some; so does one that is repeated, and a look at
     dead letters."""
     worker = Worker(client, NAME, EXACT)
     client.rpush(key("queue:host:0"), *[b"\0\1" + b"x" * 500_000] * 60)
