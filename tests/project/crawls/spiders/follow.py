@@ -80,6 +80,17 @@ class Many(Follow):
     first = "/0 /1 /2 /3 /4 /5 /6 /7 /0 /1 /2 /3"
 
 
+class Faulty(Follow):
+    """Raises on pages that end in 3 or 4."""
+
+    name = "faulty"
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith(("3", "4")):
+            raise ValueError("a page that ends in 3 or 4")
+
+
 class Huge(Follow):
     """One request of more than a mebibyte on page 1, lambdas on page 2, a file on page 3."""
 
