@@ -364,6 +364,25 @@ def test_what_was_recorded_and_not_pushed_is_missing(
     assert reply.created - reply.finished >= 2
 
 
+def test_a_dead_letter_whose_queue_is_damaged_is_missing(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """It is a dead letter no more, and not queued: that is said at the end."""
+    worker = member()
+    add(worker, "a")
+    (lease,) = worker.claim(1)
+    worker.finish(lease, "dead", reason="test")
+    worker.exchange()
+    _spoil(client, key("queue:host:0"), "string")
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        with pytest.raises(FrontierCorrupt, match="queue:host:0"):
+            frontier.requeue()
+        client.delete(key("queue:host:0"))
+        frontier.mend()
+    reply = ask(worker)
+    assert (reply.complete, reply.created - reply.finished) == (True, 1)
+
+
 def test_counts_are_written_once_though_a_key_is_damaged(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:

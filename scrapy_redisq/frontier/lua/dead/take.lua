@@ -39,10 +39,11 @@ local function requeue(id, letter, given)
     if header.reason == 'undecodable' then count('created', -1) end
   end
   remove(id)
-  put(slot, priority, {given and '\0' .. given or with_deliveries(entry, 0)}, nil, true)
+  -- Before it is put: where its queue is damaged, it is missing at the end.
   count('dead', -1)
   count('finished', -1)
   count('requeued', 1)
+  put(slot, priority, {given and '\0' .. given or with_deliveries(entry, 0)}, nil, true)
   return 1
 end
 
