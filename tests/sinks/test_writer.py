@@ -116,15 +116,17 @@ def test_a_version_guards_the_update(server: DatabaseServer) -> None:
 
 
 def test_rows_of_one_key_are_merged_field_by_field(server: DatabaseServer) -> None:
-    """A field that only an earlier row of the batch has is kept."""
+    """A field that only an earlier row of the batch has is kept; of those that several have the
+    last one's is."""
     target = Target(table := _books(server), ("url",))
     _write(
         server,
         target,
         *({"url": "a", "title": "A"}, {"url": "b", "stock": 1}),
         *({"url": "a", "stock": 2}, {"url": "b", "stock": 3, "version": 4}),
+        {"url": "b", "stock": 5},
     )
-    assert _rows(server, table) == [("a", "A", 2, None), ("b", None, 3, 4)]
+    assert _rows(server, table) == [("a", "A", 2, None), ("b", None, 5, 4)]
 
 
 def test_parents_are_written_before_their_children(server: DatabaseServer) -> None:
