@@ -343,7 +343,7 @@ def test_a_table_that_takes_no_new_row(
             tasks = put(sink, *books(8, 13))
             await until(lambda: retries(sink) > 30 or tasks[0].done(), "it has been tried often")
             assert not any(task.done() for task in tasks)
-            assert "book" in caplog.text or "CHECK" in caplog.text
+            assert any(word in caplog.text for word in ("book", "CHECK", "no partition"))
             each_database.execute("DROP TABLE book")
             each_database.execute(f"CREATE TABLE book ({book})")
             assert await results(tasks) == [None] * 8
