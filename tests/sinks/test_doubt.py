@@ -182,7 +182,7 @@ def test_an_outage_of_an_unknown_kind(
                 assert await results(put(sink, Book("before"))) == [None]
             fail(each_database, "1 = 1")
             tasks = put(sink, *books(MANY))
-            await until(lambda: retries(sink) > 12, "it has been tried often")
+            await until(lambda: retries(sink) > 25, "it has been tried often")
             assert not any(task.done() for task in tasks)
             assert len(urls(each_database)) == rows_before
             assert ("cannot write" in caplog.text) == rows_before
