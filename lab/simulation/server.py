@@ -127,6 +127,10 @@ class SimulatedServer:
         """Keep what it holds now, for `forget_since`."""
         self._snapshots.append((self._clock.now, self.redis.eval(SNAPSHOT, 0)))
 
+    def sync(self) -> None:
+        """What it holds now is on its disk: nothing of it is lost any more."""
+        self._snapshots = [(0.0, self.redis.eval(SNAPSHOT, 0))]
+
     def forget_since(self, moment: float, of: SimulatedServer | None = None) -> None:
         """Hold what it, or another one, held when its state was kept last before ``moment``."""
         kept = [held for at, held in (of or self)._snapshots if at <= moment] or [[]]

@@ -535,6 +535,9 @@ class World:
         """All of it has to be crawled again."""
         self.void(2 * len(self.alive()))
         await self.people.reset()
+        # Else the crawl of before could come back, and its pages would be done without their rows.
+        for server in self.network.servers:
+            server.sync()
         self.lost_run = True
         self.table.clear()
         self.people.lost()
