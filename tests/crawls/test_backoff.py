@@ -394,13 +394,16 @@ def starts(site: Site, host: str) -> list[float]:
 
 
 class Tried(Proxy):
-    """Counts tries while all connections break: each makes a new one, be it that Twisted does so
+    """Notes tries while all connections break: each makes a new one, be it that Twisted does so
     when an old one breaks."""
 
-    tries = 0
+    def __init__(self, to_port: int) -> None:
+        super().__init__(to_port)
+        self.tries: list[float] = []
 
     async def accepted(self, *ends: Any) -> None:
-        self.tries += self.reset_share > 0
+        if self.reset_share:
+            self.tries.append(time.monotonic())
         await super().accepted(*ends)
 
 
@@ -420,9 +423,12 @@ def test_connection_errors(crawl: Run, redis_server: RedisServer) -> None:
         assert worker.wait().reason == "finished"
     assert tried < 150
     stats = worker.stats
-    # Those that were in progress, and one after each pause, of which the n-th is 25 ms * 2^n at
-    # least.
-    assert 1 <= proxy.tries <= 8 + 1 + math.log2(1 + seconds / 0.025)
+    # First those that were in progress, and others in the place of those whose answers were still
+    # on their way; then one after each pause, of which the n-th is 25 ms * 2^n at least.
+    after_pauses = sum(at > broken_at + 1 for at in proxy.tries)
+    assert len(proxy.tries) - after_pauses <= 2 * 8 + 1 + math.log2(1 + 1 / 0.025)
+    assert len(proxy.tries) >= 1
+    assert after_pauses <= 1 + math.log2(1 + seconds / 0.025)
     assert stats["redisq/sent_back"] >= 1
     assert stats.get("retry/max_reached", 0) == 0
     assert stats["item_scraped_count"] == 300
