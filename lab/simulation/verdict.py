@@ -87,6 +87,8 @@ def dead_letters(world: World) -> list[tuple[str, str]]:
 def _items(world: World) -> list[str]:
     keys, dead = world.site.expected()
     keys |= {f"pushed{n}" for n in range(world.people.pushed)}
+    if all(worker.reason == "shutdown" for worker in world.workers):
+        keys -= {"idle0", "idle1"}  # no spider was idle
     if world.table_before is not None and world.lost_run:
         world.table.update(world.table_before)  # the run that it was for is lost
     letters = dead_letters(world)

@@ -194,9 +194,11 @@ class World:
         crawler = context.run(self._runner.create_crawler, spiders.SimulatedSpider)
         worker = Worker(process, crawler, bool(arguments), self.network.first.run)
         self.workers.append(worker)
+        self._is_lost = False
 
         def closed(reason: str) -> None:
             worker.reason = reason
+            self._is_lost |= reason == "frontier_lost"
             self.say(f"w{worker.number} closed: {reason}")
 
         crawler.signals.connect(closed, signals.spider_closed, weak=False)
@@ -305,6 +307,9 @@ class World:
             self._later(at, self.start_worker)
         await asyncio.sleep(self.plan.workers[-1] + 0.5)
 
+    _is_lost = False
+    """Workers have said so, and people have not started the crawl again."""
+
     table_before: dict[str, int] | None = None
     """What the sink held before the crawl began again."""
 
@@ -319,6 +324,8 @@ class World:
         if not started or self.alive() or any(one.away for one in self.network.primaries):
             return False
         if not (self._is_idle() if self._stays else self.is_complete()):
+            return False
+        if self._is_lost:
             return False
         return not self.people.are_busy and self._happening == 0
 
