@@ -6,6 +6,9 @@ import contextlib
 import json
 import os
 import re
+import signal
+import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,7 +30,7 @@ ROOT = Path(__file__).parent.parent.parent
 MODES = {"own": 1, "one": 1, "two": 2}
 """How a spider is crawled, and by how many processes: "own" is Scrapy's scheduler."""
 
-LIMIT = 300
+LIMIT = 200
 """Seconds after which crawls are given up."""
 
 HANDLER = "tests.compatibility.patient.PatientHandler"
@@ -137,8 +140,13 @@ class Comparison:
                     processes[mode, worker] = self._start(mode, worker, sites[mode])
                     stack.callback(processes[mode, worker].kill)
             for (mode, worker), process in processes.items():
-                code = process.wait(LIMIT)
-                assert code == 0, self._output(mode, worker).read_text()[-3000:]
+                try:
+                    code = process.wait(LIMIT)
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGUSR1)  # it tells which crawls are not over
+                    time.sleep(5)
+                    code = -1
+                assert code == 0, self._output(mode, worker).read_text()[-6000:]
             for mode, site in sites.items():
                 self.outcomes[mode] = self._gather(mode, site)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import sys
 import warnings
 from contextvars import ContextVar
@@ -101,6 +102,18 @@ def begin(runner: Any, crawl: Crawl, crawler: Crawler) -> Any:
         crawling.set("")
 
 
+def tell(made: list[tuple[Crawl, Crawler]]) -> None:
+    """Print which crawls are not over, and what they are at."""
+    for crawl, crawler in made:
+        if not crawler.crawling:
+            continue
+        slot: Any = crawler.engine and crawler.engine._slot
+        worker = getattr(getattr(slot, "scheduler", None), "worker", None)
+        print(f"not over: {crawl['label']}", slot and vars(slot), flush=True)
+        if worker is not None:
+            print("  ", worker.doing(), vars(worker.run_session), vars(worker.inbox), flush=True)
+
+
 def main(job: Job) -> None:
     settings = Settings()
     settings.setdict(job["settings"], priority="project")
@@ -119,6 +132,7 @@ def main(job: Job) -> None:
         install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
 
     made: list[tuple[Crawl, Crawler]] = []
+    signal.signal(signal.SIGUSR1, lambda *_: tell(made))
 
     def crawlers() -> list[tuple[Crawl, Crawler]]:
         for one in job["crawls"]:
