@@ -39,7 +39,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class RedisqError(Exception):
@@ -247,6 +247,15 @@ class RowRefused(SinkError):
 
 class ReferenceMissing(RowRefused):
     """Raised when rows refer to others that are not there, which may come later."""
+
+
+def with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and all that it came of, each once: a cause that is raised again makes a circle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
 
 
 def message_of(error: BaseException | None) -> str:

@@ -20,7 +20,7 @@ from scrapy.core import downloader as scrapys_downloader
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 
-from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.errors import RedisqError, with_causes
 from scrapy_redisq.reasons import CloseReason
 
 logger = logging.getLogger(__name__)
@@ -123,10 +123,7 @@ class _Quiet(logging.Filter):
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if error is None:
             return True
-        known = False
-        while error is not None and not known:
-            known = getattr(error, "told", False)
-            error = error.__cause__ or error.__context__
+        known = any(getattr(one, "told", False) for one in with_causes(error))
         if known and record.name in ("asyncio", "twisted"):
             return False
         # A handler of spider_closed that has never seen spider_opened.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import redis
 from redis.exceptions import AuthorizationError
 
-from scrapy_redisq.errors import ServerUnreachable
+from scrapy_redisq.errors import ServerUnreachable, with_causes
 from scrapy_redisq.server.sentinel.finder import PrimaryUnknown
 
 if TYPE_CHECKING:
@@ -146,7 +146,5 @@ def _doubt(server: Server, error: Exception) -> str:
     return f". Does this port speak TLS? Perhaps REDISQ_URL has to begin with {schemes}" * is_odd
 
 
-def _comes_from(error: BaseException | None, kind: type[Exception]) -> bool:
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__ or error.__context__
-    return error is not None
+def _comes_from(error: BaseException, kind: type[Exception]) -> bool:
+    return any(isinstance(one, kind) for one in with_causes(error))

@@ -11,6 +11,7 @@ from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.output import current_item
+from scrapy_redisq.errors import with_causes
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in
@@ -312,6 +313,4 @@ class InProgress:
 
 def _is_interruption(error: BaseException | None) -> bool:
     """Whether an exception, or one that it came of, is `Interrupted`."""
-    while error is not None and not isinstance(error, Interrupted):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    return any(isinstance(one, Interrupted) for one in with_causes(error))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_redisq.errors import ServerFull
+from scrapy_redisq.errors import ServerFull, with_causes
 from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.connect import WorkerConnection
@@ -29,3 +29,10 @@ def test_where_scripts_are_refused_at_maxmemory_a_worker_waits(
     assert asyncio.run(connection._persist(server, join)) == "joined"
     (warning,) = caplog.messages
     assert "maxmemory" in warning
+
+
+def test_a_circle_of_causes() -> None:
+    """An error that is raised again as the cause of what it had led to has an end, too."""
+    first, second = ValueError(), KeyError()
+    first.__context__, second.__cause__ = second, first
+    assert list(with_causes(first)) == [first, second]

@@ -26,6 +26,7 @@ from scrapy_redisq.errors import (
     SinkMismatch,
     SinkUnavailable,
     WriteFailed,
+    with_causes,
 )
 from scrapy_redisq.pipelines.database.columns import MYSQL
 from scrapy_redisq.pipelines.database.engine import MYSQL_SERVER, engine
@@ -239,7 +240,5 @@ def _file_of(connection: sqlalchemy.Connection) -> tuple[Path, os.stat_result] |
 def _release(error: BaseException) -> None:
     """Let go of what an error holds that is not shown: half a megabyte with PyMySQL, whose errors,
     connections and TLS contexts refer to each other. It would gather while a database is away."""
-    cause: BaseException | None = error
-    while cause is not None:
-        traceback.clear_frames(cause.__traceback__)
-        cause = cause.__cause__ or cause.__context__
+    for one in with_causes(error):
+        traceback.clear_frames(one.__traceback__)
