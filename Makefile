@@ -1,7 +1,7 @@
 # make demo   a crawl by four processes, one of them killed half-way, on any machine with Python;
 #             its items go to SQLite, with DATABASE=postgres to a server started for it
 # make test   the tests, on real servers, five a core at a time, as they wait more than they work:
-#             under four minutes on two cores
+#             six minutes on two slow cores
 # make check  the inner loop, about half a minute: style, types, tests/unit and tests/protocol
 # make test-servers
 #             the same, with what runs on any kind of server on each of them
