@@ -87,7 +87,7 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
     def examine(server: Server, name: str | None) -> Report:
         meant, report = Project(project.given, name), Report(server.address, name)
         examination.examine(report, server, meant.settings, name)
-        report.add("Settings", doctor.of_settings(meant))
+        doctor.add_settings(report, meant)
         return report
 
     app = make_app(Crawls(server, open_to_push, examine), rules)

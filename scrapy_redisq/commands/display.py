@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from scrapy_redisq.control.words import time_text
+from scrapy_redisq.control.words import size_text, time_text
 
 Cell = str | Text
 
@@ -89,9 +89,9 @@ def ago(at: str) -> str:
     return time_text(max(0, int(passed.total_seconds())))
 
 
-def rate(per_second: float | None) -> str:
-    """Pages per second, empty while it is not known yet."""
-    return "" if per_second is None else f"{per_second:,.1f}"
+def known(value: Any, text: Callable[[Any], str] = "{:,.1f}".format) -> str:
+    """Empty while it is not known yet."""
+    return "" if value is None else text(value)
 
 
 def table(
@@ -136,15 +136,15 @@ def _share(part: float, whole: float) -> str:
 # One frontier
 
 
-def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> RenderableType:
-    """All of one frontier. ``rates``: pages per second of workers by id, of all under ""."""
+def full(status: Mapping[str, Any]) -> RenderableType:
+    """All of one frontier, by `Frontier.look`."""
     if status["state"] == "absent":
         return Text(f"{clean(status['frontier'])}: there is no such frontier", style="yellow")
-    parts: list[RenderableType] = [_title(status), _numbers(status, rates), *_remarks(status)]
+    parts: list[RenderableType] = [_title(status), _numbers(status), *_remarks(status)]
     if status["workers"]:
-        parts += [Text(""), _workers(status["workers"], rates)]
-    why = status.get("why")
-    if why and why["reason"] not in SAID_ELSEWHERE:
+        parts += [Text(""), worker_table(status["workers"])]
+    why = status["why"]
+    if why["reason"] not in SAID_ELSEWHERE:
         style = "bold red" if why["reason"] in BAD_REASONS else "yellow"
         style = "" if why["reason"] == "working" else style
         parts += [Text(""), sentence(why["text"], style)]
@@ -171,22 +171,24 @@ def _title(status: Mapping[str, Any]) -> Text:
     )
 
 
-def _numbers(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> RenderableType:
+def _numbers(status: Mapping[str, Any]) -> RenderableType:
     """Names and numbers, as many beside each other as fit."""
     names = (
         *("created", "queued", "dead", "finished", "leased", "duplicates"),
         *("done", "delayed", "reclaimed"),
     )
     told = {name: f"{status[name]:,}" for name in names}
-    if rates.get("") is not None:
-        told["pages/s"] = rate(rates[""])
+    if status["state"] == "running":
+        told["pages/min"] = known(status["pages_per_minute"])
         told["progress"] = _share(status["finished"], status["created"])
+        told["left"] = known(status["left"], time_text)
     if status["dropped"]:
         told["dropped"] = f"{status['dropped']:,}"
     bad = "bold red" if status["dead"] else ""
     cells = [
         Text.assemble((f"{name:<11}", "dim"), (f"{value:>11}", bad if name == "dead" else ""))
         for name, value in told.items()
+        if value
     ]
     return Columns(cells, padding=(0, 4, 0, 0))
 
@@ -219,35 +221,46 @@ def _remarks(status: Mapping[str, Any]) -> Iterable[Text]:
         yield Text.assemble(("posts ", "dim"), text)
 
 
-def by_process(workers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Workers in the order in which people look for them."""
-    return sorted(workers, key=lambda worker: (worker["host"], worker["pid"], worker["id"]))
-
-
-def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | None]) -> Table:
-    rows: list[list[Cell]] = []
-    for worker in by_process(workers):
-        heard = f"{time_text(worker['seen_ago'])} ago"
-        rows.append(
-            [
-                f"{clean(worker['host'])}:{worker['pid']}",
-                *(f"{worker[name]:,}" for name in ("leased", "pages", "items")),
-                rate(rates.get(worker["id"])),
-                ago(worker["since"]),
-                heard if worker["alive"] else Text(f"dead, {heard}", style="bold red"),
-            ]
+def worker_table(workers: Iterable[Mapping[str, Any]]) -> Table:
+    """Two lines for each worker, by host and process: 80 columns are enough."""
+    rows: list[Sequence[Cell]] = [
+        (
+            f"{clean(worker['host'])}:{worker['pid']}\n{clean(worker['release'])}",
+            _worker_state(worker),
+            *(f"{worker[name]:,}" for name in ("leased", "pages", "items")),
+            known(worker["pages_per_minute"]),
+            f"{known(worker['cpu_seconds'], time_text)}\n{known(worker['rss_bytes'], size_text)}",
+            f"{ago(worker['since'])}\n{time_text(worker['seen_ago'])} ago",
         )
-    return table(("worker", "leased", "pages", "items", "pages/s", "up", "heard of"), rows)
+        for worker in sorted(workers, key=lambda one: (one["host"], one["pid"], one["id"]))
+    ]
+    columns = (
+        *("worker\nrelease", "state", "leased", "pages", "items", "pages/min"),
+        *("CPU\nmemory", "up\nheard of"),
+    )
+    return table(columns, rows, left={"state"})
+
+
+def _worker_state(worker: Mapping[str, Any]) -> Text:
+    if not worker["alive"]:
+        return Text("dead", style="bold red")
+    if worker["told"] == "stop":
+        return Text("stops", style="yellow")
+    if worker["quiet"]:
+        return Text("quiet", style="yellow")
+    if worker["told"] == "quiet" and worker["quiet"] is None:
+        return Text("told to be quiet", style="yellow")
+    return Text("sink away", style="bold red") if worker["sink"] else Text("works")
 
 
 # Many frontiers
 
 
-def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None]) -> Table:
+def overview(statuses: Iterable[Mapping[str, Any]]) -> Table:
     """One line for each frontier."""
     names = ("queued", "leased", "finished", "dead")
     rows: list[list[Cell]] = []
-    for status, per_second in zip(statuses, rates, strict=True):
+    for status in statuses:
         state = clean(status["state"])
         waiting = {**status, "queued": status["queued"] + status["delayed"]}
         rows.append(
@@ -256,18 +269,18 @@ def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None
                 Text(state, style=STATE_STYLES.get(state, "")),
                 *(f"{waiting[name]:,}" for name in names),
                 str(sum(worker["alive"] for worker in status["workers"])),
-                rate(per_second),
+                known(status["pages_per_minute"] or None, "{:,.0f}".format),
             ]
         )
-    return table(("frontier", "state", *names, "workers", "pages/s"), rows, left={"state"})
+    return table(("frontier", "state", *names, "workers", "per min"), rows, left={"state"})
 
 
-def line(status: Mapping[str, Any], per_second: float | None) -> str:
+def line(status: Mapping[str, Any]) -> str:
     """One plain line, for watching where there is no terminal."""
     parts = [datetime.now().strftime("%H:%M:%S"), clean(status["frontier"]), clean(status["state"])]
     names = ("created", "finished", "queued", "delayed", "leased", "dead", "duplicates")
     parts += [f"{name} {status[name]:,}" for name in names]
     parts.append(f"workers {sum(worker['alive'] for worker in status['workers'])}")
-    if per_second is not None:
-        parts.append(f"pages/s {rate(per_second)}")
+    if status["pages_per_minute"]:
+        parts.append(f"pages/min {status['pages_per_minute']:,.1f}")
     return "  ".join(parts)

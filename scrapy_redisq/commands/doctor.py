@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import redis
@@ -18,9 +18,9 @@ from scrapy_redisq.commands.options import add_command, add_frontier, add_json
 from scrapy_redisq.commands.project import Project, only_frontier
 from scrapy_redisq.errors import FrontierError, ServerError
 from scrapy_redisq.ops.doctor import Level, Line, Report
-from scrapy_redisq.ops.doctor import project as settings_of_project
 from scrapy_redisq.ops.doctor.examination import examine, unreachable
-from scrapy_redisq.ops.doctor.report import note
+from scrapy_redisq.ops.doctor.project import examine as examine_settings
+from scrapy_redisq.ops.doctor.report import note, warning
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import redact
 
@@ -37,9 +37,9 @@ WORDS = 7
 
 TEXT = """\
 Look for what makes a crawl slow, lossy or rude: each Redis server (version, memory, persistence,
-replicas, speed), the rights of its user one by one, the cluster, a frontier (what it has lost, what
-it takes), and the settings of the project that fight each other. Each line says what was found,
-why it matters and what to set. Nothing is changed, and a running crawl does not notice.
+replicas, speed), a frontier (what it has lost, what it takes), and the settings of the project that
+fight each other. Each line says what was found, why it matters and what to set. Nothing is changed,
+and a running crawl does not notice.
 
 Without NAME: the only frontier of the server, if there is just one.
 
@@ -51,7 +51,7 @@ problem, 2 it was called in a wrong way.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    help = "what makes a crawl slow, lossy or rude: server, rights, frontier, settings"
+    help = "what makes a crawl slow, lossy or rude: server, frontier, settings"
     doctor = add_command(commands, "doctor", run, help=help, text=TEXT)
     add_frontier(doctor)
     add_json(doctor)
@@ -68,12 +68,11 @@ def run(arguments: Namespace, project: Project) -> int:
         try:
             with project.server() as server:
                 report.server = server.address
-                name = arguments.name or _only_frontier(server, report)
-                report.frontier = name
-                examine(report, server, project.settings, name)
+                report.frontier = arguments.name or _only_frontier(server, report)
+                examine(report, server, project.settings, report.frontier)
         except (ServerError, redis.RedisError) as error:
             report.add("Server", [unreachable(redact(str(error)))])
-    report.add("Settings", of_settings(project))
+    add_settings(report, project)
     if arguments.json:
         print(json.dumps(report.to_json()))
     else:
@@ -81,11 +80,13 @@ def run(arguments: Namespace, project: Project) -> int:
     return report.exit_code
 
 
-def of_settings(project: Project) -> Iterable[Line]:
-    """What is to be said of the project's settings."""
+def add_settings(report: Report, project: Project) -> None:
+    """Add what is to be said of the project's settings."""
     if project.folder is None:
-        return [settings_of_project.none_here()]
-    return settings_of_project.examine(project.scrapys, project.settings, project.spider)
+        lines = [note("there is no project (scrapy.cfg) here", "Its settings were not looked at.")]
+    else:
+        lines = list(examine_settings(project.scrapys, project.settings, project.spider))
+    report.add("Settings", lines)
 
 
 def _only_frontier(server: Server, report: Report) -> str | None:
@@ -93,8 +94,9 @@ def _only_frontier(server: Server, report: Report) -> str | None:
         return only_frontier(server)
     except FrontierError as error:
         report.add("Server", [note(str(error), "None was looked at.", "a name, to look at one")])
-    except redis.ResponseError:  # SCAN is denied, which is said where the rights are
-        pass
+    except redis.ResponseError:
+        why = "Frontiers cannot be listed, and keys that another hand has deleted not be mended."
+        report.add("Server", [warning("SCAN is denied", why, "ACL SETUSER … +scan")])
     return None
 
 

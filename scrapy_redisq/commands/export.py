@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,57 +25,30 @@ class NoExport(RedisqError):
 def export(arguments: Namespace, frontier: Frontier) -> int:
     """Write dead letters to a file or stdout; 1 if there are none to put in the place of a file."""
     letters = frontier.dead(reason=arguments.reason, slot=arguments.slot)
+    lines = (json.dumps(letter.exported(frontier.name)) + "\n" for letter in letters)
     if arguments.file == "-":
-        _write(frontier.name, letters, sys.stdout.write)
+        sys.stdout.writelines(lines)
         return 0
-    name, given = clean(frontier.name), Path(arguments.file)
-    written: int | None
-    if given.exists() and not given.is_file():  # a pipe, a device: nothing that could be replaced
-        with given.open("w", encoding="utf-8") as file:
-            written = _write(frontier.name, letters, file.write)
-    else:  # what a link leads to is replaced, not the link
-        written = _replace(given.resolve(), frontier.name, letters)
-    if written is None:
-        kept = f"{clean(arguments.file)} is left as it was"
-        print(f"{name}: no dead letters to export; {kept}", file=sys.stderr)
-        return 1
-    print(f"{name}: {counted(written, 'dead letter')} exported to {clean(arguments.file)}")
-    return 0
-
-
-def _replace(path: Path, name: str, letters: Iterable[DeadLetter]) -> int | None:
-    """All of it or nothing: an export that was cut off would look like a complete one. None: the
-    file holds something, and there are no letters."""
+    name, shown = clean(frontier.name), clean(arguments.file)
+    path = Path(arguments.file).resolve()  # what a link leads to is replaced, not the link
+    if path.exists() and not path.is_file():
+        raise NoExport(f"{path} is no file: for a pipe write -, which is stdout")
+    # All of it or nothing: an export that was cut off would look like a complete one.
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    new = Path(temporary)
     try:
-        file = tempfile.NamedTemporaryFile(  # noqa: SIM115
-            "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
-        )
-    except OSError as error:  # nobody has ever seen the name that it says
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    new = Path(file.name)
-    with file:
-        try:
-            written = _write(name, letters, file.write)
-            if path.exists():  # who could read it still can
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-                if not written and path.stat().st_size:
-                    new.unlink()
-                    return None
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            written = sum(1 for line in lines if file.write(line))
             file.flush()
-            os.fsync(file.fileno())  # its letters may be purged from Redis next
-            new.replace(path)
-        except BaseException:
-            new.unlink()
-            raise
-    return written
-
-
-def _write(name: str, letters: Iterable[DeadLetter], write: Callable[[str], object]) -> int:
-    written = 0
-    for letter in letters:
-        write(json.dumps(letter.exported(name)) + "\n")
-        written += 1
-    return written
+            os.fsync(descriptor)  # its letters may be purged from Redis next
+        if not written and path.exists() and path.stat().st_size:
+            print(f"{name}: no dead letters to export; {shown} is left as it was", file=sys.stderr)
+            return 1
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+    print(f"{name}: {counted(written, 'dead letter')} exported to {shown}")
+    return 0
 
 
 def purge_exported(arguments: Namespace, frontier: Frontier) -> int:

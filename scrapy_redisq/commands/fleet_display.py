@@ -1,4 +1,4 @@
-"""What ``scrapy redisq autoscale`` shows: the crawl, its processes, and what was done."""
+"""What ``scrapy redisq autoscale`` shows: the crawl, and what was done."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scrapy_redisq.commands import display
-from scrapy_redisq.commands.status import Rates
-from scrapy_redisq.control.words import size_text, time_text
+from scrapy_redisq.control.words import size_text
 from scrapy_redisq.ops.autoscale import Supervisor
 
 LINE_EVERY = 30.0
@@ -31,9 +30,6 @@ class FleetDisplay:
         can_refresh = display.can_refresh(console)
         self.live = Live(console=console, auto_refresh=False) if can_refresh else None
         self._said: deque[str] = deque(maxlen=SHOWN)
-        self._rates = Rates()
-        self._current: dict[str, float | None] = {}
-        self._rated: object = None
         self._printed = -LINE_EVERY
 
     def say(self, text: str) -> None:
@@ -54,28 +50,22 @@ class FleetDisplay:
 
     def show(self, supervisor: Supervisor) -> None:
         """What it has found and done."""
-        status = supervisor.status
-        if status is not None and status is not self._rated:
-            self._rated = status
-            self._current = self._rates.add(status, time.monotonic())
         if self.live is not None:
             try:
                 self.live.update(self._picture(supervisor), refresh=True)
             except OSError:  # the terminal is gone
                 display.write_nothing_more()
-        elif time.monotonic() - self._printed >= LINE_EVERY and status:
+        elif time.monotonic() - self._printed >= LINE_EVERY and supervisor.status:
             self._printed = time.monotonic()
-            self.print(display.line(status, self._current.get("")))
+            self.print(display.line(supervisor.status))
             if supervisor.away:
                 self.say(display.one_line(supervisor.away))
 
     def _picture(self, supervisor: Supervisor) -> RenderableType:
         parts: list[RenderableType] = []
         if supervisor.status is not None:
-            parts.append(display.full(supervisor.status, self._current))
-        parts += [Text(""), _line(supervisor)]
-        if supervisor.fleet.processes:
-            parts.append(_processes(supervisor))
+            parts += [display.full(supervisor.status), Text("")]
+        parts.append(_line(supervisor))
         parts += [Text(display.clean(line), style="dim") for line in self._said]
         if supervisor.away:
             parts.append(Text(display.one_line(supervisor.away), style="bold red"))
@@ -85,28 +75,12 @@ class FleetDisplay:
 def _line(supervisor: Supervisor) -> Text:
     fleet, load = supervisor.fleet, supervisor.load
     text = f"{len(fleet.running)} of {fleet.bounds.least} to {fleet.bounds.most} workers"
+    if stopping := len(fleet.processes) - len(fleet.running):
+        text += f", {stopping} stopping"
     if supervisor.because:
         text += f", {supervisor.wanted} wanted: {supervisor.because}"
-    told = []
-    if load.cpu is not None:
-        told.append(f"CPU {load.cpu:.0%}")
+    told = [] if load.cpu is None else [f"CPU {load.cpu:.0%}"]
     if load.free is not None:
         told.append(f"{size_text(load.free)} of memory free")
     told += filter(None, [fleet.held_back])
-    if fleet.stops:
-        told.append("stopping" if fleet.stops == 1 else "stopping at once")
-    return Text.assemble(("autoscale ", "dim"), f"{text}; {', '.join(told)}" if told else text)
-
-
-def _processes(supervisor: Supervisor) -> RenderableType:
-    rows = [
-        (
-            f"worker {process.number}",
-            str(process.pid),
-            time_text(process.age),
-            size_text(process.rss),
-            Text("stopping", style="yellow") if process.stopping else "",
-        )
-        for process in supervisor.fleet.processes
-    ]
-    return display.table(("process", "pid", "up", "memory", ""), rows)
+    return Text.assemble(("autoscale ", "dim"), "; ".join([text, *told]))

@@ -6,17 +6,16 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
-from scrapy_redisq.commands.display import Cell, ago, by_process, clean, table
+from scrapy_redisq.commands.display import clean, worker_table
 from scrapy_redisq.commands.options import add_command, add_frontier, add_json, add_watch
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.watching import show
-from scrapy_redisq.control.words import counted, size_text, time_text
+from scrapy_redisq.control.words import counted
 
 _DONE = {
     "quiet": "told to be quiet: nothing more is claimed and what is held is finished, until they "
@@ -124,61 +123,10 @@ def run(arguments: Namespace, project: Project) -> int:
             workers = frontier.workers()
             if not workers:
                 return Text(f"{clean(frontier.name)}: no worker is there", style="yellow")
-            return Group(worker_table(workers), _title(frontier.name, workers))
+            return worker_table(workers)
 
         def print_json() -> None:
             for worker in frontier.workers():
                 print(json.dumps({"frontier": frontier.name, **worker}))
 
         return show(arguments, picture, print_json)
-
-
-def _title(name: str, workers: Sequence[Mapping[str, Any]]) -> Text:
-    alive = [worker for worker in workers if worker["alive"]]
-    parts = [f"{len(alive):,} alive"]
-    if dead := len(workers) - len(alive):
-        parts.append(f"{dead:,} without a sign of life")
-    if quiet := sum(bool(worker["quiet"]) for worker in alive):
-        parts.append(f"{quiet:,} quiet")
-    releases = {worker["release"] for worker in alive}
-    if len(releases) > 1:
-        parts.append(f"{len(releases)} releases")
-    rate = sum(worker["pages_per_minute"] or 0 for worker in alive)
-    parts.append(f"{rate:,.0f} pages a minute")
-    return Text(f"{clean(name)}: {', '.join(parts)}", style="dim")
-
-
-def worker_table(workers: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Two lines for each worker, by host and process: 80 columns are enough."""
-    rows: list[Sequence[Cell]] = [
-        (
-            f"{clean(worker['host'])}:{worker['pid']}\n{clean(worker['release'])}",
-            _state(worker),
-            *(f"{worker[name]:,}" for name in ("leased", "pages", "items")),
-            _known(worker["pages_per_minute"], "{:,.1f}".format),
-            f"{_known(worker['cpu_seconds'], time_text)}\n{_known(worker['rss_bytes'], size_text)}",
-            f"{ago(worker['since'])}\n{time_text(worker['seen_ago'])} ago",
-        )
-        for worker in by_process(workers)
-    ]
-    columns = (
-        *("worker\nrelease", "state", "leased", "pages", "items", "pages/min"),
-        *("CPU\nmemory", "up\nheard of"),
-    )
-    return table(columns, rows, left={"state"})
-
-
-def _state(worker: Mapping[str, Any]) -> Text:
-    if not worker["alive"]:
-        return Text("dead", style="bold red")
-    if worker["told"] == "stop":
-        return Text("stops", style="yellow")
-    if worker["quiet"]:
-        return Text("quiet", style="yellow")
-    if worker["told"] == "quiet" and worker["quiet"] is None:
-        return Text("told to be quiet", style="yellow")
-    return Text("sink away", style="bold red") if worker["sink"] else Text("works")
-
-
-def _known(value: Any, text: Callable[[Any], str]) -> str:
-    return "" if value is None else text(value)

@@ -7,6 +7,7 @@
 ``dead_letters``  the same of requests that failed for good
 ``past``          what the frontier keeps of its past
 ``frontier_status``  where all of it stands, of what scripts reply
+``figures``       how fast it is, and when it may end, of samples of its past
 ``urls``          what became of a URL
 ``memory``        what takes how much memory
 ``observed``      what was seen, summed over the shards

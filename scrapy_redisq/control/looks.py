@@ -7,21 +7,25 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scrapy_redisq.control import memory
+from scrapy_redisq.control.figures import figures
 from scrapy_redisq.control.frontier_status import absent, config_of, summary, workers_of
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.scaling import Bounds, Wanted, wanted_workers
 from scrapy_redisq.control.why import corrupt, explain, unreachable
-from scrapy_redisq.errors import FrontierCorrupt
+from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.cluster import nodes_of
-from scrapy_redisq.server.condition import Condition, condition_of
+from scrapy_redisq.server.condition import Condition, Told
 from scrapy_redisq.server.connection import Server
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+RECENT = 61
+"""Samples (of 10 s) that rates are made of: ten minutes."""
 
 ORDERS = ("quiet", "work", "stop")
 """What workers can be told."""
@@ -52,6 +56,21 @@ class LookMethods(PastMethods):
                 for shard in numbers
             ]
             return summary(self.name, meta, config, shards, SeenStatus.total(parts))
+
+    def look(self) -> dict[str, Any]:
+        """`status`, with `why` and `figures`: all that people are shown. Raises what `status` does,
+        but says which shards are away if others are there."""
+        try:
+            status = self.status()
+        except TROUBLE:
+            why = self.why()
+            if why["reason"] == "shard_away":
+                raise ServerBusy(why["text"]) from None
+            raise
+        return {**status, "why": self.why(status), **figures(status, self._recent())}
+
+    def _recent(self) -> list[dict[str, Any]]:
+        return self.series(10, most=RECENT)["samples"]  # type: ignore[no-any-return]
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers that are registered, as plain values: those of ``workers`` in `status`.
@@ -146,7 +165,7 @@ class LookMethods(PastMethods):
     def _conditions(self) -> list[Condition]:
         """Of the servers that have the frontier between them, as far as they answer."""
         try:
-            return [condition_of(node) for node in nodes_of(self.client)]
+            return [Told(node).condition() for node in nodes_of(self.client)]
         except TROUBLE:
             return []
 

@@ -1,4 +1,4 @@
-"""HTTP, as dashboard and exporter have it: where it listens, to how many, in which threads."""
+"""HTTP, as dashboard and exporter have it: where it listens, and in which threads it asks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from scrapy_redisq.errors import RedisqError
 T = TypeVar("T")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-MOST_CONNECTIONS = 500
-"""At a time; a browser has up to six."""
 
 KEPT_ALIVE = 20.0
 """Seconds for which a connection without a request is kept."""
@@ -49,46 +46,12 @@ async def in_thread(threads: Executor, what: Callable[[], T]) -> T:
 @contextlib.asynccontextmanager
 async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
     """Answers at ``host`` and ``port`` (0: a free one) while the context lasts; gives the port that
-    it is. Beyond `MOST_CONNECTIONS` the oldest of those that ask nothing goes, and the newest if
-    all ask. Raises OSError if it cannot listen."""
-    asking: set[object] = set()
-
-    @web.middleware
-    async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
-        asking.add(request.protocol)
-        try:
-            return await handler(request)
-        finally:
-            asking.discard(request.protocol)
-
-    app.middlewares.insert(0, noted)
+    it is. Raises OSError if it cannot listen."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, keepalive_timeout=KEPT_ALIVE)
     await runner.setup()
-    answering = runner.server
-    assert answering is not None
-    loop = asyncio.get_running_loop()
-
-    def connected() -> web.RequestHandler:
-        protocol = answering()
-        # In the next turn of the loop it is one of aiohttp's connections, the last.
-        loop.call_soon(loop.call_soon, make_room, protocol)
-        return protocol
-
-    def make_room(newest: web.RequestHandler) -> None:
-        too_many = len(answering.connections) - MOST_CONNECTIONS
-        idle = [one for one in answering.connections if one not in asking and one is not newest]
-        for one in idle[: max(0, too_many)]:
-            one.force_close()
-        if too_many > len(idle) and newest.transport is not None:
-            newest.transport.write(b"HTTP/1.0 503 Too many look\r\nContent-Length: 0\r\n\r\n")
-            newest.force_close()
-
     try:
-        server = await loop.create_server(connected, host, port)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
+        await web.TCPSite(runner, host, port).start()
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
 

@@ -1,4 +1,4 @@
-"""How a server is at the moment: how full it is, and whether it takes writes."""
+"""How a server is at the moment, as far as this user may ask."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import redis
 
-__all__ = ["Condition", "condition_of"]
+__all__ = ["Condition", "Told"]
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a server says of itself, in bytes. A user who may not ask is told nothing: all zeros."""
+    """What a server says of its memory, in bytes, and whether it takes writes. A user who may not
+    ask is told nothing: all zeros."""
 
     used: int = 0
     """Of its memory, without what does not count for ``maxmemory``."""
@@ -33,37 +34,49 @@ class Condition:
         return self.most > 0 and self.used >= self.most
 
 
-def condition_of(client: redis.Redis) -> Condition:
-    """Ask the server behind ``client``; raises what that does if it goes away."""
-    memory: dict[str, Any] = {}
-    disk: dict[str, Any] = {}
-    replicas: dict[str, Any] = {}
-    with contextlib.suppress(redis.ResponseError):  # denied
-        memory = client.info("memory")
-        disk = client.info("persistence")
-        replicas = client.info("replication")
-    used = int(memory.get("used_memory", 0)) - int(memory.get("mem_not_counted_for_evict", 0))
-    refuses = ""
-    if disk.get("aof_enabled") and disk.get("aof_last_write_status", "ok") != "ok":
-        refuses = "its append-only file cannot be written (a full disk?)"
-    elif disk.get("rdb_last_bgsave_status", "ok") != "ok" and _stops_after_failed_save(client):
-        refuses = "its last snapshot failed (a full disk?), and stop-writes-on-bgsave-error is set"
-    elif (good := replicas.get("min_slaves_good_slaves")) is not None:  # only if some are asked for
-        wanted = max(1, _min_replicas(client))
-        if good < wanted:
-            refuses = f"{good} of {wanted} replicas follow it (min-replicas-to-write)"
-    return Condition(used, int(memory.get("maxmemory", 0)), refuses)
+class Told:
+    """What a server says of itself in one round trip; raises what the client does if it goes away.
+    ``trouble``: its answer to PING, if that is an error."""
 
+    def __init__(self, client: redis.Redis) -> None:
+        self.client: Any = client
+        with client.pipeline(transaction=False) as asked:
+            asked.ping()
+            asked.info()
+            asked.role()
+            pong, info, role = asked.execute(raise_on_error=False)
+        self.trouble: Exception | None = pong if isinstance(pong, Exception) else None
+        self.info: dict[str, Any] = info if isinstance(info, dict) else {}
+        self.role: list[Any] = role if isinstance(role, list) else [b""]
 
-def _min_replicas(client: redis.Redis) -> int:
-    """How many replicas have to follow; 0 if that may not be asked."""
-    with contextlib.suppress(redis.ResponseError, KeyError, ValueError):
-        return int(client.config_get("min-replicas-to-write")["min-replicas-to-write"] or 0)
-    return 0
+    def setting(self, name: str, about: str = "") -> str | None:
+        """What a setting is; None: this user may not ask. ``about``: what INFO calls it. CONFIG,
+        which many users and hosted servers lack, is asked only for what INFO leaves open."""
+        if about in self.info:
+            return str(self.info[about])
+        with contextlib.suppress(redis.ResponseError):  # denied
+            answer: dict[str, str] = self.client.config_get(name)
+            return answer.get(name)
+        return None
 
+    def condition(self) -> Condition:
+        info = self.info
+        used = int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0))
+        return Condition(used, int(info.get("maxmemory", 0)), self._refuses())
 
-def _stops_after_failed_save(client: redis.Redis) -> bool:
-    with contextlib.suppress(redis.ResponseError, KeyError):  # denied
-        stops = client.config_get("stop-writes-on-bgsave-error")["stop-writes-on-bgsave-error"]
-        return stops == "yes" and bool(client.config_get("save")["save"])
-    return False
+    def _refuses(self) -> str:
+        info = self.info
+        if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
+            return "its append-only file cannot be written (a full disk?)"
+        if (
+            info.get("rdb_last_bgsave_status", "ok") != "ok"
+            and self.setting("stop-writes-on-bgsave-error") == "yes"
+            and self.setting("save")
+        ):
+            return "its last snapshot failed (a full disk?), and stop-writes-on-bgsave-error is set"
+        good = info.get("min_slaves_good_slaves")  # only if some are asked for
+        if good is not None and good < (
+            wanted := max(1, int(self.setting("min-replicas-to-write") or 0))
+        ):
+            return f"{good} of {wanted} replicas follow it (min-replicas-to-write)"
+        return ""

@@ -18,11 +18,12 @@ import redis
 import redis.asyncio
 
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
+from scrapy_redisq.server import requirements
 from scrapy_redisq.server.access import Access, AsyncClient, Client
 from scrapy_redisq.server.address import Address, ClusterNodes, SentinelService, parse
 from scrapy_redisq.server.cluster import Cluster, ClusterAccess, nodes_of
+from scrapy_redisq.server.condition import Told
 from scrapy_redisq.server.embedded import EmbeddedServer
-from scrapy_redisq.server.requirements import Examination, Told, check_kind, renew_log
 from scrapy_redisq.server.sentinel.access import SentinelAccess
 from scrapy_redisq.server.url import embedded_folder, redact
 from scrapy_redisq.server.waiting import pauses
@@ -186,7 +187,9 @@ class Server:
                 self.masters = len(client.hash_slots.map.masters)
                 return
             self._told = Told(client)
-            check_kind(self._told.info, self.address)
+            if self._told.trouble:
+                raise self._told.trouble
+            requirements.check_kind(self._told.info, self.address)
 
     def loading(self) -> str:
         """How far a server is that loads its data: "43 %, about 20 s left"; "" if it does not say.
@@ -206,12 +209,19 @@ class Server:
     def check(self) -> list[str]:
         """Refuse a server that would lose requests; log and return what else is to be said of it.
 
-        Blocks for some round trips. Raises `ServerUnsuitable` as `Examination.check` does, and
+        Blocks for some round trips. Raises `ServerUnsuitable` as `requirements.check` does, and
         `ServerUnreachable` if it went away.
         """
+        found: dict[str, list[str]] = {}
         try:
             with self.client() as client:
-                found = self._check(client)
+                if isinstance(client, Cluster):
+                    self._check_masters(client, found)
+                else:
+                    told, self._told = self._told or Told(client), None
+                    self.keeps_log = requirements.keeps_log(told) is not False
+                    for what in self._look(told, self.address):
+                        found[what] = []
         except (redis.RedisError, OSError) as error:
             raise ServerUnreachable(
                 f"the Redis server at {self.address} (REDISQ_URL) went away: {self.redact(error)}"
@@ -219,7 +229,7 @@ class Server:
         warnings = []
         for what, masters in found.items():
             which = f" (master {', '.join(masters)})" if 0 < len(masters) < self.masters else ""
-            warnings.append(f"{self.address}{which}{what}")
+            warnings.append(f"{self.address}{which}: {what}")
             logger.warning("%s", warnings[-1])
         return warnings
 
@@ -227,31 +237,33 @@ class Server:
         """`check`, without blocking the loop."""
         return await asyncio.to_thread(self.check)
 
-    def _check(self, client: Client) -> dict[str, list[str]]:
-        """What is wrong with the server, or with each of the masters; -> with which of them."""
-        if not isinstance(client, Cluster):
-            told, self._told = self._told or Told(client), None
-            one = Examination(client, told, failovers=self.by_sentinels)
-            one.check(self.address)
-            self.keeps_log = one.keeps_log() is not False
-            return {what: [] for what in one.weaknesses()}
-        found: dict[str, list[str]] = {}
+    def _look(self, told: Told, address: str) -> list[str]:
+        """What is wrong with one server; raises `ServerUnsuitable`."""
+        terms = {"in_cluster": self.is_cluster, "failovers": self.by_sentinels}
+        requirements.check(told, address, **terms)
+        found = list(requirements.weaknesses(told, **terms))
+        if not requirements.renew_log(told.client, told.info):
+            found.append(requirements.NO_NEW_LOG)
+        return list(map(str, found))
+
+    def _check_masters(self, client: Cluster, found: dict[str, list[str]]) -> None:
+        """Add what is wrong with masters: with which of them."""
         masters = client.masters()
         self.masters, self.keeps_log = len(masters), True
         for place, master in zip(client.hash_slots.map.masters, masters, strict=True):
             name = "{}:{}".format(*place)
             try:
-                one = Examination(master, Told(master), in_cluster=True)
-                one.check(f"{self.address} (master {name})")
-                self.keeps_log = self.keeps_log and one.keeps_log() is not False
-                for what in one.weaknesses():
+                told = Told(master)
+                if told.trouble:
+                    raise told.trouble
+                for what in self._look(told, f"{self.address} (master {name})"):
                     found.setdefault(what, []).append(name)
+                self.keeps_log = self.keeps_log and requirements.keeps_log(told) is not False
             except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
                 # Not all of the cluster's slots need be this frontier's.
                 logger.warning(
                     "Master %s of %s does not answer: %s", name, self.address, self.redact(error)
                 )
-        return found
 
     def renew_log(self) -> None:
         """To be called when a server that was away answers again, for it may have been started
@@ -260,7 +272,7 @@ class Server:
         with contextlib.suppress(redis.RedisError, OSError), self.client() as client:
             for node in nodes_of(client):
                 with contextlib.suppress(redis.RedisError, OSError):
-                    renew_log(node)
+                    requirements.renew_log(node)
 
 
 def _access(address: Address, timeout: float) -> Access:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
 from scrapy_redisq.errors import ServerUnsuitable
+from scrapy_redisq.server.condition import Told
 
-__all__ = ["Examination", "Told", "check_kind", "renew_log"]
+__all__ = ["Weakness", "check", "check_kind", "is_log_due", "keeps_log", "renew_log", "weaknesses"]
+
+CONF = "(CONFIG SET, and in redis.conf)"
+NOEVICTION = f"maxmemory-policy noeviction {CONF}"
+
+
+class Weakness(NamedTuple):
+    """What is not as it should be, why that matters, and what to set."""
+
+    what: str
+    why: str
+    set: str
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.why} Set: {self.set}"
 
 
 def check_kind(told: dict[str, Any], address: str) -> None:
@@ -33,41 +46,115 @@ def check_kind(told: dict[str, Any], address: str) -> None:
         )
 
 
-class Told:
-    """What a server says in one round trip, as far as this user may ask. Raises what PING does."""
+def check(told: Told, address: str, *, in_cluster: bool, failovers: bool) -> None:
+    """Raise `ServerUnsuitable` if the server would throw requests away, or takes none.
 
-    def __init__(self, client: redis.Redis) -> None:
-        with client.pipeline(transaction=False) as asked:
-            asked.ping()
-            asked.info()
-            asked.role()
-            pong, info, role = asked.execute(raise_on_error=False)
-        if isinstance(pong, Exception):
-            raise pong
-        self.info: dict[str, Any] = info if isinstance(info, dict) else {}
-        self.role: list[Any] = role if isinstance(role, list) else [b""]
+    ``in_cluster``: it is a master of one. ``failovers``: what clients reach is another server after
+    a failover. Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live,
+    and no key that holds requests, leases or counts has one: nothing can be lost, so it is a
+    weakness. ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
+    ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
+    """
+    role = told.role
+    if role[0] == b"slave" and not in_cluster:  # there it has just become one
+        raise ServerUnsuitable(
+            f"{address} is a replica of {role[1].decode(errors='replace')}:{role[2]}, and takes no "
+            "requests: give REDISQ_URL the address of the primary, or with redis+sentinel:// of "
+            "the Sentinels that know it"
+        )
+    if failovers:
+        try:
+            told.client.wait(0, 1)
+        except redis.exceptions.NoPermissionError:
+            raise ServerUnsuitable(
+                f"{address}: the user of REDISQ_URL may not use WAIT, by which a worker knows that "
+                "a failover loses nothing: ACL SETUSER … +wait"
+            ) from None
+    policy = _policy(told)
+    if policy and policy != "noeviction" and not policy.startswith("volatile-"):
+        raise ServerUnsuitable(
+            f"{address}: maxmemory-policy is {policy}, which throws requests away when memory is "
+            f"full: set {NOEVICTION}, or give REDISQ_URL another server"
+        )
 
 
-def renew_log(client: redis.Redis, told: dict[str, Any] | None = None) -> bool:
-    """Have the server write its append-only file anew, unless it has since its start and did not
-    fail (no memory, no room on the disk); -> whether this user may ask for that.
+def keeps_log(told: Told) -> bool | None:
+    """Whether it has an append-only file; None: it does not say."""
+    said = told.setting("appendonly", "aof_enabled")
+    return None if said is None else said in {"1", "yes"}
+
+
+def weaknesses(told: Told, *, in_cluster: bool, failovers: bool) -> Iterator[Weakness]:
+    """What is not as it should be; see `check`."""
+    unknown = []
+    policy, has_log = _policy(told), keeps_log(told)
+    if policy is None:
+        unknown.append("its maxmemory-policy (noeviction is right)")
+    elif policy.startswith("volatile-"):
+        yield Weakness(
+            f"maxmemory-policy is {policy}",
+            "The frontier's own keys are safe from it, what shares the server may not be.",
+            NOEVICTION,
+        )
+    save = None if has_log else told.setting("save")
+    if has_log is None or (save is None and not has_log):
+        unknown.append("whether it keeps data over a restart (appendonly, save)")
+    elif not has_log and save is not None and not save.strip():
+        yield Weakness(
+            "data is kept in memory only",
+            "If it restarts the frontier is lost, and the crawl must begin again.",
+            f"appendonly yes {CONF}",
+        )
+    may_fail_over = failovers or (told.role[0] == b"master" and len(told.role[2]) > 0)
+    if may_fail_over and not in_cluster and told.setting("min-replicas-to-write") in {"0", 0}:
+        yield Weakness(
+            "min-replicas-to-write is 0",
+            "At a failover a primary that its replicas have left goes on taking what is lost with "
+            "it: pages are fetched again, and what was pushed must be pushed again.",
+            f"min-replicas-to-write 1, min-replicas-max-lag 2 on all of its servers {CONF}",
+        )
+    if unknown:
+        yield Weakness(
+            f"this user may not see {' or '.join(unknown)}",
+            "INFO or CONFIG is denied.",
+            "ACL SETUSER … +info",
+        )
+
+
+NO_NEW_LOG = Weakness(
+    "its append-only file was not written anew since it was started, or that failed",
+    "If a power cut has torn a script in that file, half of the script is applied at the next "
+    "start: requests may be missing then. Workers ask for a new file when they join, where they "
+    "may.",
+    "BGREWRITEAOF after each start, or ACL SETUSER … +bgrewriteaof",
+)
+
+
+def is_log_due(info: dict[str, Any]) -> bool:
+    """Whether the server, which INFO is of, has an append-only file and has not written it anew
+    since its start, or failed to (no memory, no room on the disk)."""
+    is_new = info.get("aof_last_rewrite_time_sec") != -1 and (
+        info.get("aof_last_bgrewrite_status") != "err"
+    )
+    return bool(info.get("aof_enabled")) and not is_new
+
+
+def renew_log(client: redis.Redis, info: dict[str, Any] | None = None) -> bool:
+    """Have the server write its append-only file anew if that `is_log_due`; -> whether this user
+    may ask for that. ``info``: by INFO, just now.
 
     A power cut may tear a script in that file. At its start the server forgets the script, but
     before Valkey 9.1 it leaves the first half in the file (redis/redis, valkey-io/valkey#4342), and
     applies that half at the start after the next write. INFO does not say whether that was so.
     Costs one rewrite for each start of the server; one that fails is tried again with the next
-    worker. ``told``: by INFO, just now.
+    worker.
     """
-    if told is None:
+    if info is None:
         try:
-            told = client.info("persistence")
+            info = client.info("persistence")
         except redis.ResponseError:  # denied
             return True
-    is_new = told.get("aof_last_rewrite_time_sec") != -1 and (
-        told.get("aof_last_bgrewrite_status") != "err"
-    )
-    is_due = told.get("aof_enabled") and not is_new
-    if is_due and not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"]):
+    if is_log_due(info) and not (info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]):
         try:
             client.bgrewriteaof()
         except redis.ResponseError as error:
@@ -76,110 +163,5 @@ def renew_log(client: redis.Redis, told: dict[str, Any] | None = None) -> bool:
     return True
 
 
-NOEVICTION = "set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
-
-
-@dataclass(frozen=True)
-class Examination:
-    """One server, looked at by ``client``; ``told``: what it has just said. Its methods raise what
-    the client does, if the server goes away.
-
-    CONFIG is asked only for what INFO leaves open: many users and hosted servers may not use it.
-    ``in_cluster``: it is a master of one. ``failovers``: what clients reach is another server after
-    a failover.
-    """
-
-    client: redis.Redis
-    told: Told
-    in_cluster: bool = False
-    failovers: bool = False
-
-    def check(self, address: str) -> None:
-        """Raise `ServerUnsuitable` if the server would throw requests away, or takes none.
-
-        Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live, and no
-        key that holds requests, leases or counts has one: nothing can be lost, so it is a warning.
-        ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
-        ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
-        """
-        role = self.told.role
-        if role[0] == b"slave" and not self.in_cluster:  # there it has just become one
-            raise ServerUnsuitable(
-                f"{address} is a replica of {role[1].decode(errors='replace')}:{role[2]}, and "
-                "takes no requests: give REDISQ_URL the address of the primary, or with "
-                "redis+sentinel:// of the Sentinels that know it"
-            )
-        if self.failovers:
-            try:
-                self.client.wait(0, 1)
-            except redis.exceptions.NoPermissionError:
-                raise ServerUnsuitable(
-                    f"{address}: the user of REDISQ_URL may not use WAIT, by which a worker knows "
-                    "that a failover loses nothing: ACL SETUSER … +wait"
-                ) from None
-        policy = self._policy()
-        if policy and policy != "noeviction" and not policy.startswith("volatile-"):
-            raise ServerUnsuitable(
-                f"{address}: maxmemory-policy is {policy}, which throws requests away when memory "
-                f"is full: {NOEVICTION}, or give REDISQ_URL another server"
-            )
-
-    def keeps_log(self) -> bool | None:
-        """Whether it has an append-only file; None: it does not say."""
-        said = self._setting("appendonly", "aof_enabled")
-        return None if said is None else said in {"1", "yes"}
-
-    def weaknesses(self) -> Iterator[str]:
-        """What is not as it should be, to stand behind the server's address."""
-        unknown = []
-        policy = self._policy()
-        if policy is None:
-            unknown.append(f"its maxmemory-policy (if it is not noeviction, {NOEVICTION})")
-        elif policy.startswith("volatile-"):
-            yield (
-                f": maxmemory-policy is {policy}. The frontier's own keys are safe from it, what "
-                f"shares the server may not be: better {NOEVICTION}"
-            )
-        keeps_log = self.keeps_log()
-        save = None if keeps_log else self._setting("save")
-        if keeps_log is None or (save is None and not keeps_log):
-            unknown.append("whether it keeps data over a restart (appendonly, save)")
-        elif not keeps_log and save is not None and not save.strip():
-            yield (
-                " keeps data in memory only: if it restarts, the frontier is lost and the crawl "
-                "must begin again. Set appendonly yes (CONFIG SET appendonly yes, and in "
-                "redis.conf)"
-            )
-        if not renew_log(self.client, self.told.info):
-            yield (
-                " has not written its append-only file anew since it was started, and this user "
-                "may not ask for it. If a power cut has torn that file in the middle of a script, "
-                "half of the script is applied at the next start: requests may be missing then. "
-                "Say BGREWRITEAOF after each start, or ACL SETUSER … +bgrewriteaof"
-            )
-        role = self.told.role
-        may_fail_over = self.failovers or (role[0] == b"master" and len(role[2]) > 0)
-        if (
-            may_fail_over
-            and not self.in_cluster
-            and self._setting("min-replicas-to-write") in {"0", 0}
-        ):
-            yield (
-                ": min-replicas-to-write is 0. At a failover a primary that its replicas have left "
-                "goes on taking what is lost with it: pages are fetched again, and what was pushed "
-                "must be pushed again. Set min-replicas-to-write 1 and min-replicas-max-lag 2 on "
-                "all of its servers (CONFIG SET, and in redis.conf)"
-            )
-        if unknown:
-            yield f" does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"
-
-    def _policy(self) -> str | None:
-        return self._setting("maxmemory-policy", "maxmemory_policy")
-
-    def _setting(self, name: str, about: str = "") -> str | None:
-        """What a setting is; None: this user may not ask. ``about``: what INFO calls it."""
-        if about in self.told.info:
-            return str(self.told.info[about])
-        with contextlib.suppress(redis.ResponseError):  # denied
-            return self.client.config_get(name).get(name)
-        return None
+def _policy(told: Told) -> str | None:
+    return told.setting("maxmemory-policy", "maxmemory_policy")

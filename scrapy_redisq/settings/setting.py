@@ -15,27 +15,6 @@ TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
 """Of the environment, for the dashboard alone; no setting, also where these come from there."""
 
 
-REMOVED = {
-    "REDISQ_BACKOFF_MAX": "it is 60 s",
-    "REDISQ_COMMANDS": "a command joins if it is made from Scrapy's crawl or runspider",
-    "REDISQ_DATABASE_BATCH": "it is batch_rows of a class made from DatabasePipeline, 500",
-    "REDISQ_ITEMS_FORMAT": "it is JSON, as scrapy-redis writes items",
-    "REDISQ_ITEMS_MAX": "no item is dropped; LTRIM or XTRIM do that",
-    "REDISQ_PARQUET_ROWS": "it is batch_rows of a class made from ParquetPipeline, 10,000",
-    "REDISQ_PARQUET_SECONDS": "it is batch_seconds of a class made from ParquetPipeline, 5 s",
-    "REDISQ_RELEASE": "a worker's release is a digest of its spider's file",
-    "REDISQ_RETRY_AFTER_MAX": "it is 600 s",
-    "REDISQ_RETRY_BASE": "it is 2 s; REDISQ_RETRY_DELAYS takes a list of other pauses",
-    "REDISQ_RETRY_CAP": "it is 300 s; REDISQ_RETRY_DELAYS takes a list of other pauses",
-    "REDISQ_ROBOTS_ERRORS": "5xx means that nothing is allowed for now, as RFC 9309 says",
-    "REDISQ_SERVER": "it is the first redis-server or valkey-server on the PATH",
-    "REDISQ_SLOT_TROUBLE_MAX": "it is a day, 86,400 s",
-    "REDISQ_SLOT_TTL": "it is an hour",
-    "REDISQ_SOCKET_TIMEOUT": "it is 5 s, or what REDISQ_URL says by ?socket_timeout=",
-}
-"""Settings that there were once, and what holds in their place."""
-
-
 class SettingsSource(Protocol):
     """What is read from: Scrapy's ``Settings`` or any mapping."""
 

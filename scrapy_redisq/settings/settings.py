@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.crawl import CrawlSettings
 from scrapy_redisq.settings.setting import (
     PREFIX,
-    REMOVED,
     TOKEN_VARIABLE,
     SettingsSource,
     settings_of,
@@ -55,9 +54,10 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
         A name that begins with ``REDISQ_`` and is no setting is logged with the nearest one that
         is: a misspelt setting would otherwise be ignored in silence.
         """
-        declared = list(settings_of(cls))
-        _warn_of_unknown(source, {*(setting.name for setting in declared), TOKEN_VARIABLE})
-        values = {setting.attribute: setting.read(source) for setting in declared}
+        for name, nearest in unknown_names(source):
+            hint = f"; did you mean {nearest}?" if nearest else ""
+            logger.warning("%s is no setting of scrapy-redisq%s", name, hint)
+        values = {setting.attribute: setting.read(source) for setting in settings_of(cls)}
         throttle = scrapys_limits.adopt(values, source, spider)
         settings = cls(values, throttle)
         if settings.scheduling == "priority" and (settings.shards or 1) > 1:
@@ -131,14 +131,12 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
         return check_frontier_name(self.frontier % filled)
 
 
-def _warn_of_unknown(source: SettingsSource, known: set[str]) -> None:
+def unknown_names(source: SettingsSource) -> Iterator[tuple[str, str]]:
+    """Names that begin with ``REDISQ_`` and are no setting, each with the nearest one that is."""
+    known = {*(setting.name for setting in settings_of(RedisqSettings)), TOKEN_VARIABLE}
     for name in source if isinstance(source, Mapping) else ():
-        if name in REMOVED and source.get(name) is not None:
-            logger.warning("%s is no setting any more: %s", name, REMOVED[name])
-        elif isinstance(name, str) and name.startswith(PREFIX) and name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            logger.warning("%s is no setting of scrapy-redisq%s", name, hint)
+        if isinstance(name, str) and name.startswith(PREFIX) and name not in known:
+            yield name, next(iter(difflib.get_close_matches(name, known, n=1)), "")
 
 
 def project_folder() -> Path | None:

@@ -7,7 +7,6 @@ import json
 import os
 import struct
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -326,34 +325,18 @@ def test_nothing_to_export(redisq: Redisq, frontier: Frontier, tmp_path: Path) -
 
 
 def test_where_an_export_goes(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
-    """What a link leads to is replaced, a pipe is written to and read, a folder is an error."""
+    """What a link leads to is replaced; a pipe or a folder is left alone, and an error."""
     die(frontier, "w1", 2)
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "file").write_text("old")
-    (tmp_path / "file").chmod(0o640)
     assert redisq("dead", "export", "books", "link").code == 0
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "file").read_text().count("\n") == 2
     os.mkfifo(tmp_path / "pipe")
-    read: list[str] = []
-    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
-    reader.start()
-    assert redisq("dead", "export", "books", "pipe").code == 0
-    reader.join(10)
-    assert read[0].count("\n") == 2
+    for place in ("pipe", str(tmp_path), "no/file"):
+        ran = redisq("dead", "export", "books", place)
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert (tmp_path / "pipe").is_fifo()
-    ends = os.pipe()  # as "/dev/stdout | gzip" or ">(gzip)"
-    with os.fdopen(ends[0]):
-        with os.fdopen(ends[1], "w"):
-            assert redisq("dead", "export", "books", f"/dev/fd/{ends[1]}").code == 0
-        ran = redisq("dead", "purge", "books", "--exported", f"/dev/fd/{ends[0]}")
-        assert ran == (0, "books: 2 dead letters purged\n", "")
-    ran = redisq("dead", "export", "books", str(tmp_path))
-    assert (ran.code, ran.err.count("\n")) == (1, 1)
-    ran = redisq("dead", "export", "books", "no/file")
-    assert (ran.code, ran.err.count("\n")) == (1, 1)
-    assert ran.err.endswith("/no/file'\n")
     assert redisq("dead", "purge", "books", "--exported", "no").err.count("\n") == 1
     assert redisq("dead", "purge", "books", "0-1", "--exported", "link").code == 2
 

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,18 +19,12 @@ from lab.cluster import Cluster
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
-from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights, speed
-from scrapy_redisq.ops.doctor.server_info import Told
+from scrapy_redisq.ops.doctor import Level, Line, crawl, project
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 
 DOCS = Path(__file__).parents[2] / "docs"
 REDIS = (DOCS / "redis.md").read_text("utf-8")
-
-
-def acl() -> list[str]:
-    (user,) = re.findall(r"^```\nuser (.*?)^```", REDIS, re.M | re.S)
-    return str(user).split()
 
 
 def told(lines: Iterable[Line], level: str = "") -> list[str]:
@@ -42,25 +35,6 @@ def told(lines: Iterable[Line], level: str = "") -> list[str]:
 def everything(client: redis.Redis) -> dict[bytes, Any]:
     """All keys, as they are stored."""
     return {key: client.dump(key) for key in client.scan_iter()}
-
-
-@pytest.mark.servers("every")
-def test_slow_calls(each_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a script calls is the script's, also where the server logs it beside it; what a person
-    calls is theirs."""
-    monkeypatch.setattr(speed, "SLOW_CALL", 0)
-    with Frontier.from_url(each_server.url, "books") as frontier, each_server.client() as person:
-        person.config_set("slowlog-log-slower-than", 0)
-        try:
-            frontier.push(["https://a.example/"])
-            person.keys()
-            found = told(speed.speed(Told(person)), "warning")
-        finally:
-            person.config_set("slowlog-log-slower-than", 10_000)
-            person.slowlog_reset()
-    commands = {line.split(": ")[1].split(",")[0] for line in found}
-    assert "KEYS" in commands
-    assert commands.isdisjoint({"HSET", "RPUSH", "ZADD"})
 
 
 @pytest.mark.servers("every")
@@ -80,9 +54,7 @@ def test_every_kind_of_server(redisq: Redisq, each_server: RedisServer) -> None:
         assert line["level"] == "ok" or line["why"]
     assert any("in memory only" in what for what in text["warning"])
     assert any("No worker is alive" in what for what in text["note"])
-    assert any("maxmemory-policy is noeviction" in what for what in text["ok"])
-    assert any(re.search(r"^\d\d commands are allowed", what) for what in text["ok"])
-    assert any(re.search(r"^\d.* [KM]iB: .*queues", what) for what in text["ok"])
+    assert any(re.search(r"^memory \d.* [KM]iB: .*queues", what) for what in text["ok"])
     assert text["problem"] == []
 
 
@@ -111,9 +83,7 @@ def test_a_bad_server(redisq: Redisq, redis_server: RedisServer) -> None:
             client.config_set("maxmemory-policy", "noeviction")
             client.config_set("timeout", 0)
     lines = [line for line in json.loads(ran.out)["lines"] if line["level"] == "problem"]
-    assert [line["what"].split(",")[0] for line in lines if "policy" in line["what"]] == [
-        "maxmemory-policy is allkeys-lru"
-    ]
+    assert any("maxmemory-policy is allkeys-lru" in line["what"] for line in lines)
     assert any("(maxmemory) used" in line["what"] for line in lines)
     assert ran.code == 1
 
@@ -152,78 +122,7 @@ def test_keys_of_another_hand(redisq: Redisq, redis_server: RedisServer, key: st
     bad = [line for line in found if line["level"] == "problem"]
     assert {line["about"] for line in bad} == {"Crawl"}
     assert all(f"redisq:{{books:0}}:{key}" in line["what"] for line in bad)
-    assert {"Server", "Speed", "Rights", "Settings"} <= {line["about"] for line in found}
-
-
-# Rights
-
-
-@pytest.mark.servers("ends")
-def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
-    """The documented user has all rights; each one that is taken away is missed by name."""
-    with each_server.client() as client, Frontier.from_url(each_server.url, "books") as frontier:
-        frontier.push(["https://a.example/"])
-        client.execute_command("ACL", "SETUSER", *acl())
-        url = each_server.url.replace("://", "://crawler:PASSWORD@")
-        config = frontier.config()
-        assert config is not None
-        if config.backend == "redisbloom":
-            client.execute_command(
-                "ACL SETUSER", "crawler", *(f"+{name}" for name in rights.OF_BLOOM)
-            )
-
-        def denied() -> dict[str, str]:
-            lines = json.loads(redisq("doctor", "--json", REDISQ_URL=url).out)["lines"]
-            return {
-                line["what"].removesuffix(" is denied").lower(): line["level"]
-                for line in lines
-                if line["about"] == "Rights" and "is denied" in line["what"]
-            }
-
-        optional = {"memory usage", "dbsize", "config get", "slowlog get", "latency latest"}
-        assert denied() == dict.fromkeys(optional, "note")
-        for name in rights.IN_SCRIPTS:
-            client.execute_command("ACL SETUSER", "crawler", f"-{name}")
-            with Frontier.from_url(url, "books") as as_crawler:
-                key = "redisq:{books:0}:meta"
-                found = rights.allowed(as_crawler.client, key, has_meta=True, bloom=False)
-            assert [each for each, may in found.items() if not may] == [name]
-            client.execute_command("ACL SETUSER", "crawler", f"+{name}")
-        for name in ("info", "role", "scan", "publish", "subscribe"):
-            client.execute_command("ACL SETUSER", "crawler", f"-{name}")
-        client.execute_command("ACL SETUSER", "crawler", "-zadd")
-        expected = {"zadd": "problem", **dict.fromkeys(("info", "role", "publish"), "warning")}
-        assert denied().items() >= expected.items()
-        client.execute_command("ACL DELUSER", "crawler")
-
-
-def test_rights_are_those_of_the_documents() -> None:
-    """The doctor tries each right of the documents, and no other."""
-    listed = {rule[1:] for rule in acl() if rule.startswith("+")}
-    looked_at = {*rights.IN_SCRIPTS, "info", "role", "scan", "subscribe"}
-    assert listed - looked_at == {
-        *{"ping", "select", "eval", "evalsha", "unsubscribe", "bgrewriteaof"}
-    }
-    assert looked_at <= listed
-    assert set(rights.OF_BLOOM) == set(re.findall(r"\+(bf\.\w+)", REDIS))
-    (more,) = re.findall(
-        r"beside the \[ACL\]\(\S+\),\n`(.*?)`", (DOCS / "watching.md").read_text("utf-8")
-    )
-    assert {f"+{name}" for name in rights.BY_CLIENTS if name not in listed} == set(more.split())
-
-
-def test_a_user_of_other_keys(redisq: Redisq, redis_server: RedisServer) -> None:
-    """He may call everything, and no key of the frontier: said in a line."""
-    with redis_server.client() as client:
-        client.execute_command(
-            *["ACL", "SETUSER", "stranger", "on", ">x", "~other:*", "&*", "+@all"]
-        )
-        url = redis_server.url.replace("://", "://stranger:x@")
-        lines = json.loads(redisq("doctor", "--json", REDISQ_URL=url).out)["lines"]
-        client.execute_command("ACL DELUSER stranger")
-    bad = [line for line in lines if line["about"] == "Rights" and line["level"] == "problem"]
-    assert len(bad) == 1
-    assert "no script on keys redisq:*" in bad[0]["what"]
+    assert {"Server", "Settings"} <= {line["about"] for line in found}
 
 
 def test_a_cluster(redisq: Redisq, cluster: Cluster) -> None:
@@ -233,8 +132,7 @@ def test_a_cluster(redisq: Redisq, cluster: Cluster) -> None:
         frontier.push(f"https://a{n}.example/" for n in range(30))
     ran = redisq("doctor", "shelves", "--json", REDISQ_URL=cluster.url)
     found = [line["what"] for line in json.loads(ran.out)["lines"]]
-    assert "3 masters, all slots covered" in found
-    assert "3 shards on 3 of 3 masters" in found
+    assert "3 shards on 3 of 3 masters, up to 1 on one" in found
     assert any("it has no replica" in what for what in found)
 
 
@@ -261,8 +159,8 @@ def test_what_a_crawl_has_lost() -> None:
         "only the last 10 of them are kept",
         "2 pages ended when their worker had been taken for dead",
         "1 dead letter of something that nobody enqueued",
-        "1 worker alive, each heard of within 40 s, and REDISQ_LEASE_TTL is 60",
-        "a callback has let nothing else run for 31.0 s, and REDISQ_LEASE_TTL is 60",
+        "1 worker alive, each heard of within 40 s; no callback has let nothing else run for "
+        "longer than 31.0 s, and REDISQ_LEASE_TTL is 60",
     ]
     assert all(line.why and line.set for line in lines)
 
@@ -277,8 +175,7 @@ def test_memory_that_will_not_do() -> None:
     }
 
     def said(**changes: Any) -> list[Line]:
-        told: Any = SimpleNamespace(memory=lambda: {**known, **changes})
-        return [*crawl.memory(told)]
+        return [*crawl.memory({**known, **changes})]
 
     lines = said()
     assert told(lines, "warning") == ["maxmemory is reached in 2.0 h at the pace of the last hours"]
@@ -311,23 +208,16 @@ FIGHTS: list[tuple[dict[str, Any], str, str]] = [
     ({"DOWNLOAD_DELAY": 2}, "warning", "DOWNLOAD_DELAY is 2 and REDISQ_FLEET_LIMITS False"),
     ({"CONCURRENT_REQUESTS_PER_DOMAIN": 2}, "note", "CONCURRENT_REQUESTS_PER_DOMAIN is 2"),
     ({"AUTOTHROTTLE_ENABLED": True}, "warning", "AUTOTHROTTLE_ENABLED is True"),
-    ({"COOKIES_ENABLED": True}, "note", "COOKIES_ENABLED is True"),
     ({"FEEDS": {"items.jl": {}}}, "warning", "the feed items.jl is one for all"),
     ({"FEEDS": {"%(worker)s.jl": {}}}, "note", "items go to feeds, and to no sink"),
     ({"JOBDIR": "jobs"}, "warning", "JOBDIR is set"),
     ({"REDIS_URL": "redis://me:pw@h/0"}, "warning", "REDIS_URL is redis://me:***@h/0, and REDISQ"),
     ({"DUPEFILTER_CLASS": OTHER_FILTER}, "warning", f"DUPEFILTER_CLASS is {OTHER_FILTER}"),
     ({"REDISQ_MAX_LEASES": 8}, "warning", "REDISQ_MAX_LEASES is 8, CONCURRENT_REQUESTS 16"),
-    ({"REDISQ_MAX_LEASES": 1_000}, "note", "REDISQ_MAX_LEASES is 1,000"),
     ({"REDISQ_LEASE_TTL": 5}, "warning", "REDISQ_LEASE_TTL is 5, an answer may take 5 s"),
-    ({"REDISQ_RELEASE": "v1"}, "warning", "REDISQ_RELEASE is no setting any more"),
-    ({"REDISQ_REWIND": 0}, "note", "REDISQ_REWIND is 0"),
-    ({"REDISQ_SCHEDULING": "priority"}, "note", "REDISQ_SCHEDULING is 'priority'"),
     ({"REDISQ_LEASETTL": 5}, "warning", "REDISQ_LEASETTL is no setting of scrapy-redisq"),
     ({"REDISQ_ENABLED": False}, "note", "REDISQ_ENABLED is False"),
     ({"ROBOTSTXT_OBEY": False}, "note", "ROBOTSTXT_OBEY is False"),
-    ({"CLOSESPIDER_PAGECOUNT": 5}, "note", "CLOSESPIDER_PAGECOUNT"),
-    ({"SCHEDULER_DISK_QUEUE": "x.y"}, "note", "SCHEDULER_DISK_QUEUE is set"),
     ({"ADDONS": {}}, "problem", "SCHEDULER is scrapy.core.scheduler.Scheduler"),
     (NO_BACK_OFF, "warning", "RedisqBackOffMiddleware is missing"),
     (NO_BACK_OFF, "warning", "RetryMiddleware is Scrapy's"),

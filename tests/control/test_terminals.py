@@ -166,11 +166,13 @@ LARGE: dict[str, Any] = {
     **{"finished": 1_111_111_111, "dead": 1_234_567, "done": 1_109_876_544, "dropped": 54_321},
     **{"duplicates": 9_876_543_210, "reclaimed": 23_456, "seen": 1_234_567_891},
     "dupefilter": {"kind": "bloom", "backend": "bitmap", "fill": 0.1, "expected_loss": 0},
+    **{"why": {"reason": "complete"}, "pages_per_minute": 1_234.5, "left": 4_000},
     "workers": [
         {
             **{"id": "w", "host": "a-long-name.of-a-host.internal", "pid": 4_194_304},
             **{"leased": 1_000, "pages": 22_345_678, "items": 323_456_789, "since": BEGAN},
-            **{"seen_ago": 3.04, "alive": False, "spider": "books"},
+            **{"seen_ago": 3.04, "alive": True, "release": "12345678", "told": "", "quiet": False},
+            **{"pages_per_minute": 7.5, "cpu_seconds": 5.0, "rss_bytes": 2**20, "sink": ""},
         }
     ],
 }
@@ -179,7 +181,6 @@ LARGE: dict[str, Any] = {
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_number_vanishes(width: int) -> None:
     """All numbers and names are there, and no line is longer than the terminal."""
-    rates = {"": 1_234.5, "w": 7.5}
     slot = SlotStatus(
         **{"slot": "a-very-long-host-name." * 3 + "example", "queued": 12_345_678},
         **{"leased": 1_000, "next_start": 3_600.0, "delay": 3_600.0, "delay_from": "settings"},
@@ -190,12 +191,12 @@ def test_no_number_vanishes(width: int) -> None:
     shown = [slot, dataclasses.replace(slot, slot="b.example", queued=76_543)]
     one, other = ({**LARGE, "frontier": name, "finished": 111_111_111} for name in ("one", "other"))
     everything = {
-        display.full(LARGE, rates): (
+        display.full(LARGE): (
             "1,234,567,890 123,456,789 12,345,678 12,345 1,111,111,111 1,234,567 1,109,876,544 "
             "54,321 9,876,543,210 23,456 1,234,567,891 1,000 22,345,678 323,456,789 1,234.5 7.5 3.0"
         ),
-        display.overview([one, other], [1_234.5, None]): (
-            "135,802,467 12,345 111,111,111 1,234,567 1,234.5 one other running"
+        display.overview([one, other]): (
+            "135,802,467 12,345 111,111,111 1,234,567 1,234 one other running"
         ),
         slot_table("books", shown, Counter(slots=2)): (
             "12,345,678 1,000 503 76,543 b.example 10,000 2,000 1.25 30/m 12"

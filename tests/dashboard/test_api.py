@@ -107,7 +107,7 @@ def test_hosts(dashboard: Served, frontier: Frontier) -> None:
     assert hosts(dashboard, q=" H3.") == ["h3.example"]
     assert hosts(dashboard, state="trouble") == hosts(dashboard, state="paused") == ["h1.example"]
     told = dashboard.get(f"{CRAWL}/hosts?limit=1")
-    assert (told["total"], told["complete"], told["counts"]["paused"]) == (5, True, 1)
+    assert (told["total"], told["known"], told["counts"]["paused"]) == (5, 5, 1)
     assert told["queued"] == sum(range(1, 6))
     assert told["hosts"][0]["queued"] == 5
     one = dashboard.get(f"{CRAWL}/hosts/h4.example")

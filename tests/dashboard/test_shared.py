@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
 
+from scrapy_redisq.control.figures import figures
 from scrapy_redisq.ops.dashboard import shared as module
-from scrapy_redisq.ops.dashboard.figures import figures
-from scrapy_redisq.ops.dashboard.shared import Listed, Shared
+from scrapy_redisq.ops.dashboard.shared import Shared
 
 
 def test_ten_who_ask_cost_one_look() -> None:
@@ -72,81 +70,6 @@ def test_a_look_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (await shared.told())["age"] >= 0.1
             shared = Shared(threads, look, lasts=0.0, longest=0.0)
             assert [await shared.get(), await shared.get()] == [{"look": 3}, {"look": 4}]
-
-    asyncio.run(scenario())
-
-
-def test_a_long_list_is_shown_as_it_comes() -> None:
-    """The first who asks gets what is there so far, later ones the whole while it is read anew."""
-    go = threading.Event()
-
-    def read() -> Iterator[int]:
-        yield from range(1_000)
-        go.wait(10)
-        yield from range(1_000, 2_000)
-
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            listed = Listed(threads, read, lasts=0.0)
-            some, is_all = await listed.get()
-            assert (some, is_all) == (list(range(len(some))), False)
-            assert len(some) <= 1_000
-            go.set()
-            while not is_all:
-                some, is_all = await listed.get()
-            assert (some, 0 < listed.age < 1_000) == (list(range(2_000)), True)
-            go.clear()
-            assert await listed.get() == (some, True)
-            go.set()
-
-    asyncio.run(scenario())
-
-
-def test_a_list_that_was_begun_before_a_change() -> None:
-    """It does not take the place of one that was begun afterwards and is done sooner."""
-    numbers = itertools.count()
-    begun, go = threading.Event(), threading.Event()
-
-    def read() -> Iterator[int]:
-        number = next(numbers)
-        if number == 0:
-            begun.set()
-            go.wait(10)
-        yield number
-
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            listed = Listed(threads, read, lasts=60.0)
-            assert await listed.get() == ([], False)
-            assert begun.wait(10)
-            listed.forget()
-            while not (found := await listed.get())[1]:
-                pass
-            assert found == ([1], True)
-            go.set()
-        assert await listed.get() == ([1], True)
-
-    asyncio.run(scenario())
-
-
-def test_who_has_changed_something_sees_it_in_the_list() -> None:
-    """However long it takes to read that anew."""
-    entries, pause = [1], 0.0
-
-    def read() -> Iterator[int]:
-        time.sleep(pause)
-        yield from list(entries)
-
-    async def scenario() -> None:
-        nonlocal pause
-        with ThreadPoolExecutor() as threads:
-            listed = Listed(threads, read, lasts=0.0)
-            assert await listed.get() == ([1], True)
-            pause = 0.2
-            entries.append(2)
-            assert await listed.get() == ([1], True)
-            listed.forget()
-            assert await listed.get() == ([1, 2], True)
 
     asyncio.run(scenario())
 

@@ -540,12 +540,6 @@ MUTANTS = [
         "tests/control/test_url.py",
     ),
     Mutant(
-        "ops/doctor/rights.py",
-        "if has_meta or _META not in words",
-        "if True",
-        "tests/control/test_doctor.py",
-    ),
-    Mutant(
         "control/observed.py",
         "self.idle = max(0, min(int(waiting), without))",
         "self.idle = int(waiting)",

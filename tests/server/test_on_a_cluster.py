@@ -341,7 +341,7 @@ def test_each_master_is_checked(caplog: pytest.LogCaptureFixture, cluster: Clust
     """One that would throw requests away is named."""
     with open_server(cluster.url) as server:
         (warning,) = server.check()
-        assert "keeps data in memory only" in warning  # once, for all of them
+        assert "data is kept in memory only" in warning  # once, for all of them
         with cluster.servers[1].client() as client:
             client.config_set("maxmemory-policy", "allkeys-lru")
             try:

@@ -15,7 +15,7 @@ from scrapy.settings import Settings
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.scrapy_redis import kept_lines
-from scrapy_redisq.settings.setting import REMOVED, settings_of
+from scrapy_redisq.settings.setting import settings_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
 
 SETTINGS = list(settings_of(RedisqSettings))
@@ -130,14 +130,6 @@ def test_misspelt_settings(caplog: pytest.LogCaptureFixture) -> None:
     assert "REDISQ_LEASE_TLL is no setting" in caplog.text
     assert "DASHBOARD" not in caplog.text, "comes with all of the environment's"
     assert "did you mean REDISQ_LEASE_TTL?" in caplog.text
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_removed_settings(caplog: pytest.LogCaptureFixture, name: str) -> None:
-    """One that is still set is named at start, with what holds in its place."""
-    RedisqSettings.read(Settings({name: 1}))
-    assert f"{name} is no setting any more: {REMOVED[name]}" in caplog.text
-    assert name not in {setting.name for setting in SETTINGS}
 
 
 def test_settings_that_exclude_each_other() -> None:

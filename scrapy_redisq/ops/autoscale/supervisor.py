@@ -104,7 +104,7 @@ class Supervisor:
     def _look(self) -> None:
         self.load = self._machine.look()
         try:
-            status = self._frontier.status()
+            status = self._frontier.look()
             # Where workers name the run themselves, and none goes on, they begin any.
             begins = status["state"] in OVER and not self.fleet.codes
             wanted = self._frontier.wanted_workers(

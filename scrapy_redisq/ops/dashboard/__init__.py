@@ -5,7 +5,6 @@
 ``crawls``     the frontiers, each opened once, looked at in threads
 ``shared``     one look for all who ask at the same time; long lists, read in portions
 ``lists``      hosts and dead letters sorted, grouped, filtered, in pages
-``figures``    rates, and when a crawl may end, of its samples
 ``reads``      what GET answers
 ``changes``    what POST does
 ``streams``    server-sent events

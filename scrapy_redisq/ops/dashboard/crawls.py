@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -17,9 +16,8 @@ from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.dashboard import redis_servers
-from scrapy_redisq.ops.dashboard.figures import figures
 from scrapy_redisq.ops.dashboard.lists import Host, Letter
-from scrapy_redisq.ops.dashboard.shared import Listed, Shared
+from scrapy_redisq.ops.dashboard.shared import LONGEST_LIST, Shared
 from scrapy_redisq.ops.doctor import Report
 from scrapy_redisq.ops.metrics.exporter import Programs
 from scrapy_redisq.ops.serving import in_thread
@@ -33,12 +31,9 @@ BY = "dashboard"
 THREADS = 12
 """Looks and changes that go on at the same time."""
 
-STATUS_LASTS, SERVERS_LAST, SERIES_LASTS, NAMES_LAST = 1.0, 2.0, 5.0, 5.0
+STATUS_LASTS, SERVERS_LAST, LISTS_LAST, SERIES_LASTS, NAMES_LAST = 1.0, 2.0, 2.0, 5.0, 5.0
 DOCTOR_LASTS, MEMORY_LASTS = 10.0, 15.0
 """Seconds for which what was seen is shown to other viewers, too."""
-
-RECENT = 61
-"""Samples (of 10 s) that rates are made of: ten minutes."""
 
 Opener = Callable[[Server, str], Frontier]
 Examiner = Callable[[Server, str | None], Report]
@@ -62,11 +57,20 @@ class Crawl:
     ) -> None:
         self.frontier = frontier
         self.doctor = doctor
-        self.status = Shared(threads, self._status, lasts=STATUS_LASTS)
+        self.status = Shared(threads, frontier.look, lasts=STATUS_LASTS)
         self.memory = Shared(threads, frontier.memory, lasts=MEMORY_LASTS)
-        self.hosts = Listed(threads, lambda: map(Host.of, frontier.slots()))
-        self.letters = Listed(threads, lambda: map(Letter.of, frontier.dead()))
-        self._recent: tuple[float, list[dict[str, Any]]] = (0.0, [])
+        self.hosts = Shared(
+            threads,
+            lambda: list(map(Host.of, frontier.slots())),
+            lasts=LISTS_LAST,
+            longest=LONGEST_LIST,
+        )
+        self.letters = Shared(
+            threads,
+            lambda: list(map(Letter.of, frontier.dead())),
+            lasts=LISTS_LAST,
+            longest=LONGEST_LIST,
+        )
         self._threads = threads
         self._series: dict[int, Shared[dict[str, Any]]] = {}
 
@@ -84,20 +88,6 @@ class Crawl:
         """A person changed something, and wants to see it."""
         for seen in (self.status, self.hosts, self.letters, self.doctor):
             seen.forget()
-
-    def _status(self) -> dict[str, Any]:
-        """The status, with why little happens and what its samples say."""
-        try:
-            status = self.frontier.status()
-        except TROUBLE:
-            why = self.frontier.why()
-            if why["reason"] == "shard_away":  # other shards are there, and worth a word
-                raise ConnectionError(why["text"]) from None
-            raise
-        why, now = self.frontier.why(status), time.monotonic()
-        if now - self._recent[0] >= SERIES_LASTS:
-            self._recent = now, self.frontier.series(10, most=RECENT)["samples"]
-        return {**status, "why": why, **figures(status, self._recent[1])}
 
 
 class Crawls:

@@ -14,7 +14,7 @@ from scrapy_redisq.control import DeadLetter
 from scrapy_redisq.ops.dashboard import lists
 from scrapy_redisq.ops.dashboard.crawls import Crawl, Crawls
 from scrapy_redisq.ops.dashboard.guard import SESSION, Rules
-from scrapy_redisq.ops.dashboard.shared import Shared, aged
+from scrapy_redisq.ops.dashboard.shared import Shared
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ async def list_hosts(request: web.Request) -> web.Response:
         raise ValueError(f"sort is one of {', '.join(lists.SORTS)}")
     descending = query.get("order", "desc" if lists.SORTS[sort][1] else "asc") == "desc"
     offset, limit = _page(query)
-    known, is_all = await crawl.hosts.get()
+    known, age = await crawl.hosts.aged()
 
     def choose() -> dict[str, Any]:
         matching = [host for host in known if match(host)]
@@ -131,12 +131,11 @@ async def list_hosts(request: web.Request) -> web.Response:
             "total": len(matching),
             "queued": sum(host.queued for host in matching),
             "known": len(known),
-            "complete": is_all,
+            "age": age,
         }
         return told if offset else {**told, "counts": lists.counts(known)}
 
-    told = await request.app[CRAWLS].run(choose)
-    return web.json_response(aged(told, crawl.hosts.age))
+    return await answer(request, choose)
 
 
 @routes.get("/api/crawls/{name}/hosts/{slot:[^/]*}")  # a download_slot may be called anything
@@ -158,7 +157,7 @@ async def one_host(request: web.Request) -> web.Response:
 async def list_letters(request: web.Request) -> web.Response:
     crawl, match = await crawl_of(request), match_of(request.query, lists.LetterMatch)
     offset, limit = _page(request.query)
-    known, is_all = await crawl.letters.get()
+    known, age = await crawl.letters.aged()
 
     def choose() -> dict[str, Any]:
         matching = [letter for letter in known if match(letter)]
@@ -170,11 +169,10 @@ async def list_letters(request: web.Request) -> web.Response:
             "letters": [found[letter_id] for letter_id in ids if letter_id in found],
             "groups": lists.groups(known, match),
             "known": len(known),
-            "complete": is_all,
+            "age": age,
         }
 
-    told = await request.app[CRAWLS].run(choose)
-    return web.json_response(aged(told, crawl.letters.age))
+    return await answer(request, choose)
 
 
 @routes.get("/api/crawls/{name}/dead/export")

@@ -10,7 +10,7 @@ import redis
 
 from scrapy_redisq.frontier.scripts import known_scripts
 from scrapy_redisq.server.cluster import Cluster, nodes_of
-from scrapy_redisq.server.condition import condition_of
+from scrapy_redisq.server.condition import Told
 from scrapy_redisq.server.connection import Client
 
 SLOW = 64
@@ -55,15 +55,13 @@ def _told(node: redis.Redis) -> dict[str, Any]:
     began = time.perf_counter()
     node.ping()
     latency = time.perf_counter() - began
-    info: dict[str, Any] = {}
     slow: list[dict[str, Any]] = []
     with contextlib.suppress(redis.ResponseError):  # denied
-        info = node.info()
-    with contextlib.suppress(redis.ResponseError):
         slow = _slow(node.slowlog_get(SLOW))
-    condition = condition_of(node)
+    told = Told(node)
+    condition = told.condition()
     return {
-        **{name: info.get(field) for field, name in INFO.items()},
+        **{name: told.info.get(field) for field, name in INFO.items()},
         "used": condition.used,
         "most": condition.most,
         "refuses": condition.refuses,

@@ -21,9 +21,8 @@ LEVELS = {
 """Reasons of `Frontier.why` for which a crawl does not go on; all others are well."""
 
 HOUR, DAY = 3_600, 86_400
-LARGE_REQUEST = 2_000
-"""Bytes that a request takes on average: more is worth a word."""
-LARGE_KEY = 100_000_000
+LARGE_REQUEST, LARGE_KEY = 2_000, 100_000_000
+"""Bytes that a request takes on average, and that one key does: more is worth a word."""
 MANY_DEAD = 0.1
 
 
@@ -37,16 +36,15 @@ def examine(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
     if status["state"] == "absent":
         yield note(f"there is no frontier {frontier.name}", "It was not begun, or reset.")
         return
-    why = frontier.why(status)
-    yield _why(why, f"{status['state']}: ")
-    yield from map(ok, why["also"])
+    yield _why(frontier.why(status), f"{status['state']}: ")
     yield seen(status)
     yield from ends(status, settings)
     yield from workers(status, settings)
+    yield from memory(frontier.memory())
 
 
 def _why(why: Mapping[str, Any], state: str = "") -> Line:
-    text = f"{state}{why['text']}"
+    text = " ".join([f"{state}{why['text']}", *why["also"]])
     if level := LEVELS.get(why["reason"]):
         matters = "The crawl does not go on, or not with all it has."
         return Line(level, text, matters, "see scrapy redisq status, and slots")
@@ -71,14 +69,7 @@ def seen(status: Mapping[str, Any]) -> Line:
             f"More than REDISQ_DUPEFILTER_ERROR_RATE, {filled['error_rate']:g}, allows.",
             "a larger REDISQ_DUPEFILTER_CAPACITY, from the next run on",
         )
-    if count and filled["fill"] > 0.9:
-        return note(
-            text,
-            "It grows by another layer then: each costs memory and a look more.",
-            "REDISQ_DUPEFILTER_CAPACITY as large as the crawl, from the next run on",
-        )
-    lost = count * filled["expected_loss"]
-    return ok(f"{text}; less than {max(1, round(lost + 0.5)):,} of them lost by it")
+    return ok(text)
 
 
 def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
@@ -120,55 +111,40 @@ def workers(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Lin
     alive = [worker for worker in status["workers"] if worker["alive"]]
     if not alive:
         return
-    ttl = settings.lease_ttl
     silent = max(worker["seen_ago"] for worker in alive)
-    blocked = max(worker.get("blocked_seconds") or 0.0 for worker in alive)
-    text = f"{counted(len(alive), 'worker')} alive, each heard of within {silent:.0f} s"
-    of_callback = f"a callback has let nothing else run for {blocked:.1f} s"
-    if silent > ttl / 2:
-        yield _late(text, ttl)
+    blocked = max(worker["blocked_seconds"] or 0.0 for worker in alive)
+    text = (
+        f"{counted(len(alive), 'worker')} alive, each heard of within {silent:.0f} s; no callback "
+        f"has let nothing else run for longer than {blocked:.1f} s"
+    )
+    if max(silent, blocked) > settings.lease_ttl / 2:
+        yield warning(
+            f"{text}, and REDISQ_LEASE_TTL is {settings.lease_ttl:g}",
+            "A worker gives a sign of life four times in the TTL, unless a callback blocks it: "
+            "then it is taken for dead, and its pages are fetched again.",
+            "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL",
+        )
     else:
         yield ok(text)
-    if blocked > ttl / 2:
-        yield _late(of_callback, ttl)
-    elif blocked > 1:
-        yield note(
-            of_callback,
-            "Meanwhile the worker downloads nothing, and keeps no delay.",
-            "long work in a thread or a process of its own",
-        )
 
 
-def _late(what: str, ttl: float) -> Line:
-    return warning(
-        f"{what}, and REDISQ_LEASE_TTL is {ttl:g}",
-        "A worker gives a sign of life four times in the TTL, unless a callback blocks it: then it "
-        "is taken for dead, and its pages are fetched again.",
-        "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL",
-    )
-
-
-def memory(frontier: Frontier) -> Iterator[Line]:
-    """What takes the memory, and how long that will do. Raises what `Frontier.memory` does."""
-    told = frontier.memory()
+def memory(told: Mapping[str, Any]) -> Iterator[Line]:
+    """What takes the memory, by `Frontier.memory`, and how long that will do."""
     if told["problem"]:
         text = f"It could not be asked for: {told['problem']}"
-        yield note("what takes it is not known", text, "what the message says")
+        yield note("what takes the memory is not known", text, "what the message says")
         return
     parts = sorted(told["parts"].items(), key=lambda part: -part[1]["bytes"])
     shown = ", ".join(f"{name} {size_text(part['bytes'])}" for name, part in parts if part["bytes"])
     sample = "" if told["complete"] else " (a part of the keys was looked at)"
-    yield ok(f"{size_text(told['bytes'])}: {shown}{sample}")
-    each, url = told["bytes_per_request"], told["bytes_per_url"]
+    yield ok(f"memory {size_text(told['bytes'])}: {shown}{sample}")
+    each = told["bytes_per_request"]
     if each and each > LARGE_REQUEST:
         yield note(
             f"a request that waits takes {each:,.0f} bytes",
             "Most take 100 to 200. meta and cb_kwargs are stored with each request.",
             "less in meta: keys of records in place of the records",
         )
-    elif each:
-        of_url = f", a URL that was seen {url:,.1f}" if url else ""
-        yield ok(f"a request that waits takes {each:,.0f} bytes{of_url}")
     if (largest := told["largest"]) and largest["bytes"] > LARGE_KEY:
         yield note(
             f"{largest['key']} takes {size_text(largest['bytes'])}",
@@ -183,7 +159,3 @@ def memory(frontier: Frontier) -> Iterator[Line]:
             "Then workers find nothing new until there is room.",
             "more maxmemory; fewer links (allowed domains, DEPTH_LIMIT)",
         )
-    elif left is not None:
-        yield ok(f"maxmemory is reached in {left / DAY:,.0f} days at the present pace")
-    elif told["room_requests"] is not None:
-        yield ok(f"room for about {told['room_requests']:,} more requests")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import redis
+from redis.crc import key_slot
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import RedisqError, ServerBusy
+from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.names import meta_key, wake_channel
-from scrapy_redisq.ops.doctor import cluster, crawl, redis_server, rights
-from scrapy_redisq.ops.doctor.report import Line, Report, note, problem
-from scrapy_redisq.ops.doctor.server_info import Told
-from scrapy_redisq.ops.doctor.speed import speed
+from scrapy_redisq.frontier.names import meta_key
+from scrapy_redisq.ops.doctor import crawl, redis_server
+from scrapy_redisq.ops.doctor.report import Line, Report, note, ok, problem, warning
 from scrapy_redisq.server.cluster import Cluster, nodes_of
+from scrapy_redisq.server.condition import Told
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import RedisqSettings
 
@@ -28,43 +28,20 @@ def examine(report: Report, opened: Server, settings: RedisqSettings, name: str 
     """Add to ``report`` what is to be said of the server, and of the frontier ``name``."""
     with Frontier(opened, name or NOBODY) as frontier:
 
-        def unreadable(error: Exception) -> Line:
-            why = "The rest of this part could not be looked at."
-            return problem(opened.redact(error), why, "what the message says")
-
         def look(about: str, lines: Iterable[Line]) -> None:
             try:
                 report.add(about, lines)
             except (redis.RedisError, RedisqError, OSError) as error:
-                report.add(about, [unreadable(error)])
-
-        config: FrontierConfig | None = None
-        try:
-            config = frontier.config() if name else None
-        except (redis.RedisError, RedisqError, OSError) as error:
-            report.add("Crawl", [unreadable(error)])
-            name = None
-        client = frontier.client
-        is_cluster = isinstance(client, Cluster)
-
-        def of_server(told: Told) -> Iterator[Line]:
-            yield from redis_server.examine(
-                told, settings, cluster=is_cluster, sentinel=opened.by_sentinels
-            )
+                why = "The rest of this part could not be looked at."
+                lines = [problem(opened.redact(error), why, "what the message says")]
+                report.add(about, lines)
 
         if opened.embedded is not None:
             text, why = "it is the embedded server of this folder", "Other machines cannot have it."
             report.add("Server", [note(text, why, "REDISQ_URL, where there are several machines")])
-        look("Server", _of_each(opened, frontier, of_server))
-        look("Speed", _of_each(opened, frontier, speed))
-        look("Rights", _rights(opened, frontier, settings, config))
-        if isinstance(client, Cluster):
-            shards = config.shard_numbers(frontier.name) if config else ()
-            look("Cluster", cluster.examine(client, frontier.name, shards, settings.lease_ttl))
+        look("Server", _of_each(opened, frontier, settings))
         if name:
-            look("Crawl", crawl.examine(frontier, settings))
-        if config:
-            look("Memory", crawl.memory(frontier))
+            look("Crawl", _of_crawl(frontier, settings))
 
 
 def unreachable(error: object) -> Line:
@@ -72,15 +49,28 @@ def unreachable(error: object) -> Line:
     return problem(str(error), "No crawl can begin.", "REDISQ_URL, or start the server")
 
 
-def _of_each(
-    opened: Server, frontier: Frontier, look: Callable[[Told], Iterable[Line]]
-) -> Iterator[Line]:
+def _of_crawl(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
+    config = frontier.config()
+    if isinstance(frontier.client, Cluster) and config:
+        yield _balance(frontier.client, frontier.name, config)
+    yield from crawl.examine(frontier, settings)
+
+
+def _of_each(opened: Server, frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
     """What is to be said of each server; of a cluster's once where they are alike."""
-    nodes = nodes_of(frontier.client)
+    client = frontier.client
+    nodes = nodes_of(client)
     said: dict[Line, list[int]] = {}
     for number, node in enumerate(nodes):
         try:
-            for line in look(Told(node)):
+            found = redis_server.examine(
+                Told(node),
+                settings,
+                opened.address,
+                in_cluster=opened.is_cluster,
+                failovers=opened.by_sentinels,
+            )
+            for line in found:
                 said.setdefault(line, []).append(number)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             text = f"it does not answer: {opened.redact(error)}"
@@ -88,37 +78,24 @@ def _of_each(
             said.setdefault(problem(text, why, "the server, or its network"), []).append(number)
     for line, numbers in said.items():
         whose = ""
-        if len(numbers) < len(nodes) and isinstance(frontier.client, Cluster):
-            masters = [frontier.client.hash_slots.map.masters[number] for number in numbers]
+        if len(numbers) < len(nodes) and isinstance(client, Cluster):
+            masters = [client.hash_slots.map.masters[number] for number in numbers]
             whose = f"master {', '.join(f'{host}:{port}' for host, port in masters)}: "
         yield replace(line, what=whose + line.what)
 
 
-def _rights(
-    opened: Server, frontier: Frontier, settings: RedisqSettings, config: FrontierConfig | None
-) -> Iterator[Line]:
-    """Of the user, on each server that has a part of the frontier: what any of them denies is."""
-    found: dict[str, bool] = {}
-    bloom = config is not None and config.backend == "redisbloom"
-
-    def take(more: dict[str, bool]) -> None:
-        found.update({name: may and found.get(name, True) for name, may in more.items()})
-
-    for shard in config.shard_numbers(frontier.name) if config else (0,):
-        key = meta_key(frontier.name, shard)
-        try:
-            take(rights.allowed(frontier.client, key, has_meta=config is not None, bloom=bloom))
-        except (redis.ConnectionError, redis.TimeoutError, ServerBusy, OSError):
-            continue  # which is said of the server
-        except redis.ResponseError as error:
-            yield rights.keys_denied(opened.redact(error))
-            return
-    outside = [*rights.BY_CLIENTS]
-    if opened.by_sentinels or settings.wait_replicas:
-        outside += rights.WAIT
-    channel = wake_channel(frontier.name, 0)
-    for node in nodes_of(frontier.client):
-        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
-            take(rights.allowed_outside(node, outside))
-            take({"subscribe": rights.may_subscribe(node, channel)})
-    yield from rights.examine(found)
+def _balance(client: Cluster, name: str, config: FrontierConfig) -> Line:
+    """How the shards lie on the masters."""
+    shards: Sequence[int] = config.shard_numbers(name)
+    known = client.hash_slots.map
+    homes = (known.owners[key_slot(meta_key(name, shard).encode())] for shard in shards)
+    has = Counter(filter(None, homes))
+    masters, most = len(known.masters), max(has.values(), default=0)
+    text = f"{len(shards)} shards on {len(has)} of {masters} masters, up to {most} on one"
+    if len(has) < min(masters, len(shards)):
+        return warning(
+            text,
+            "That master does the work of several, others none.",
+            "equal ranges of slots (redis-cli --cluster rebalance); a new run lays its shards anew",
+        )
+    return ok(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from scrapy import Spider
@@ -14,12 +13,16 @@ from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 from scrapy_redisq.settings.scrapy_redis import kept_lines
 from scrapy_redisq.settings.scrapys_limits import downloads_at_once
-from scrapy_redisq.settings.setting import PREFIX, REMOVED, TOKEN_VARIABLE, path_of, settings_of
-from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.settings.setting import path_of
+from scrapy_redisq.settings.settings import RedisqSettings, unknown_names
 
 OURS = "scrapy_redisq."
-RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
-ROBOTS_TXT = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
+
+REPLACED = {
+    "RetryMiddleware": "A retry waits in this process, and is lost with it.",
+    "RobotsTxtMiddleware": "Each worker fetches each robots.txt, Crawl-delay is not heeded.",
+}
+"""Middlewares of Scrapy in whose place the add-on puts others, and what theirs do."""
 
 
 def examine(
@@ -31,23 +34,15 @@ def examine(
         *_politeness(scrapys, settings),
         *_items(scrapys, spider),
         *_leases(scrapys, settings),
-        *_of_one_process(scrapys),
-        *_misspelt(scrapys),
     ]
+    if scrapys["JOBDIR"]:
+        why = "Requests are kept in Redis; what extensions keep there two workers overwrite."
+        lines.append(warning("JOBDIR is set", why, "no JOBDIR"))
+    for name, nearest in unknown_names(scrapys):
+        text = f"{name} is no setting of scrapy-redisq"
+        cure = f"{nearest}, if that was meant" if nearest else "nothing of this name"
+        lines.append(warning(text, "It does nothing.", cure))
     yield from lines or [ok("nothing in them fights each other")]
-
-
-def none_here() -> Line:
-    """Where there are no settings to look at."""
-    return note(
-        "there is no project (scrapy.cfg) here",
-        "What settings do to each other was not looked at.",
-        "call it in the project's folder",
-    )
-
-
-def _is_set(scrapys: BaseSettings, name: str) -> bool:
-    return (scrapys.getpriority(name) or 0) > 0
 
 
 def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
@@ -63,18 +58,11 @@ def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
         yield warning(kept.what, f"{kept.why}.", kept.write)
     chain = build_component_list(scrapys.getwithbase("DOWNLOADER_MIDDLEWARES"))
     paths = [path_of(one) for one in chain]
-    if RETRY in paths:
-        yield warning(
-            "RetryMiddleware is Scrapy's",
-            "A retry waits in this process, and is lost with it.",
-            "the add-on, or scrapy_redisq.RedisqRetryMiddleware in its place",
-        )
-    if ROBOTS_TXT in paths and scrapys.getbool("ROBOTSTXT_OBEY"):
-        yield warning(
-            "RobotsTxtMiddleware is Scrapy's",
-            "Each worker fetches each robots.txt, and Crawl-delay is not heeded.",
-            "the add-on, or scrapy_redisq.RedisqRobotsTxtMiddleware in its place",
-        )
+    for path in paths:
+        name = path.rpartition(".")[2]
+        if path.startswith("scrapy.") and name in REPLACED:
+            cure = f"the add-on, or scrapy_redisq.Redisq{name} in its place"
+            yield warning(f"{name} is Scrapy's", REPLACED[name], cure)
     if not any("BackOff" in path and path.startswith(OURS) for path in paths):
         yield warning(
             "RedisqBackOffMiddleware is missing",
@@ -93,7 +81,8 @@ def _politeness(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Lin
             "REDISQ_FLEET_LIMITS True (or REDISQ_SLOT_DELAY)",
         )
     name = "CONCURRENT_REQUESTS_PER_DOMAIN"
-    if _is_set(scrapys, name) and not of_fleet and not settings.slot_concurrency:
+    is_set = (scrapys.getpriority(name) or 0) > 0
+    if is_set and not of_fleet and not settings.slot_concurrency:
         yield note(
             f"{name} is {scrapys.getint(name)}, for each worker",
             "All workers together download as many times more of a host at a time.",
@@ -105,23 +94,11 @@ def _politeness(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Lin
             "Each worker throttles for itself, and knows nothing of the others' downloads.",
             "REDISQ_AUTOTHROTTLE True, AUTOTHROTTLE_ENABLED False",
         )
-    if settings.scheduling == "priority":
-        yield note(
-            "REDISQ_SCHEDULING is 'priority'",
-            "There are no slots: no limits of hosts over all workers, and no back-off.",
-            "'slot', unless the order of all requests matters more",
-        )
     if not scrapys.getbool("ROBOTSTXT_OBEY"):
         yield note(
             "ROBOTSTXT_OBEY is False",
             "What sites ask crawlers to leave alone is fetched, Crawl-delay is not heeded.",
             "ROBOTSTXT_OBEY True, unless the site has agreed",
-        )
-    if scrapys.getbool("COOKIES_ENABLED") and _is_set(scrapys, "COOKIES_ENABLED"):
-        yield note(
-            "COOKIES_ENABLED is True",
-            "Each worker has cookies of its own: a session that one has begun others do not know.",
-            "cookies in requests or headers where a session matters",
         )
 
 
@@ -145,15 +122,12 @@ def _items(scrapys: BaseSettings, spider: type[Spider]) -> Iterator[Line]:
 
 def _leases(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
     given, most = scrapys.getint("CONCURRENT_REQUESTS"), settings.max_leases
-    at_once = downloads_at_once(scrapys)
-    text = f"REDISQ_MAX_LEASES is {most:,}, CONCURRENT_REQUESTS {given}"
-    cure = f"REDISQ_MAX_LEASES 0, which is {2 * at_once}"
     if most and most < given:
-        why = "A worker cannot hold as many requests as it might download at a time."
-        yield warning(text, why, cure)
-    elif most > 20 * at_once:
-        why = "What a worker holds others cannot have, and it is fetched again if that one dies."
-        yield note(text, why, cure)
+        yield warning(
+            f"REDISQ_MAX_LEASES is {most:,}, CONCURRENT_REQUESTS {given}",
+            "A worker cannot hold as many requests as it might download at a time.",
+            f"REDISQ_MAX_LEASES 0, which is {2 * downloads_at_once(scrapys)}",
+        )
     if settings.lease_ttl < 2 * SOCKET_TIMEOUT:
         yield warning(
             f"REDISQ_LEASE_TTL is {settings.lease_ttl:g}, an answer may take {SOCKET_TIMEOUT:g} s",
@@ -161,33 +135,3 @@ def _leases(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
             "is one whose callback blocks for so long.",
             f"REDISQ_LEASE_TTL above {2 * SOCKET_TIMEOUT:g}, or 30 unless callbacks are short",
         )
-    if settings.rewind == 0:
-        why = "Start requests that Redis loses with its last second are not sent again."
-        yield note("REDISQ_REWIND is 0", why, "REDISQ_REWIND 30")
-
-
-def _of_one_process(scrapys: BaseSettings) -> Iterator[Line]:
-    if scrapys["JOBDIR"]:
-        why = "Requests are kept in Redis; what extensions keep there two workers overwrite."
-        yield warning("JOBDIR is set", why, "no JOBDIR")
-    for name in ("SCHEDULER_PRIORITY_QUEUE", "SCHEDULER_DISK_QUEUE", "SCHEDULER_MEMORY_QUEUE"):
-        if _is_set(scrapys, name):
-            yield note(f"{name} is set", "It is not used: the queue is in Redis.")
-    for name in ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT"):
-        if scrapys.getint(name):
-            why = "Each worker counts its own, and the frontier stays unfinished for the others."
-            yield note(f"{name} is set", why, "nothing, if that is meant")
-
-
-def _misspelt(scrapys: BaseSettings) -> Iterator[Line]:
-    known = {*(setting.name for setting in settings_of(RedisqSettings)), TOKEN_VARIABLE}
-    for name in scrapys:
-        if name in REMOVED:
-            yield warning(f"{name} is no setting any more", f"{REMOVED[name]}.", "nothing")
-        elif isinstance(name, str) and name.startswith(PREFIX) and name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            yield warning(
-                f"{name} is no setting of scrapy-redisq",
-                "It does nothing.",
-                f"{nearest[0]}, if that was meant" if nearest else "nothing of this name",
-            )

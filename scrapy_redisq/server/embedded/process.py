@@ -36,23 +36,17 @@ LOG_LINES = 5
 
 # What a server writes when the module, not the data, kept it from starting.
 MODULE_AT_FAULT = re.compile(r"can't load module|failed to load|BUG REPORT", re.IGNORECASE)
-# What it writes when it cannot read the data -> what to do. The first one that fits is said.
-CURES = {
-    r"(?i)MBbloom|unknown command '?BF\.|module data": (
-        "The data needs RedisBloom, which was there when it was written: "
-        "pip install scrapy-redisq[redisbloom]."
-    ),
-    # Its own advice, to mend the file, would cut off all of it.
-    r"handle RDB format version|reading the append only file \S+\.base\.rdb": (
-        "The data is damaged, or was written by another server (a newer one, or Valkey for "
-        "Redis): then put that one first on the PATH, and do not let redis-check-aof mend it."
-    ),
-    r"Bad file format": (
-        "The data is damaged. Make a copy of the folder, then cut off what cannot be read: "
-        "redis-check-aof --fix appendonlydir/appendonly.aof.manifest (before Redis 7: "
-        "appendonly.aof). What is missing then is fetched again."
-    ),
-}
+# What it writes when it cannot read the data. Its own advice, to mend the file, may cut off all.
+DATA_AT_FAULT = re.compile(
+    r"MBbloom|unknown command '?BF\.|module data|RDB format version|Bad file format|"
+    r"reading the append only file",
+    re.IGNORECASE,
+)
+CURE = (
+    " The data is damaged, or needs what wrote it: RedisBloom (pip install "
+    "scrapy-redisq[redisbloom]), a newer server, or Valkey for Redis, first on the PATH. Try these "
+    "first, and redis-check-aof --fix on a copy of the folder alone."
+)
 # What a server writes when the file ends in the middle of a command, as after a power cut.
 TORN = "Truncating the AOF"
 LOG_PREFIX = re.compile(r"^\d+:[A-Z] .{10,30} # ")
@@ -287,7 +281,7 @@ def _failure(folder: ServerFolder, binary: ServerBinary, said: str) -> EmbeddedS
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     serious = [LOG_PREFIX.sub("", line) for line in lines if LOG_PREFIX.match(line)]
     why = (serious or lines or ["it said nothing"])[-1].rstrip(".")
-    cure = next((f" {cure}" for words, cure in CURES.items() if re.search(words, said)), "")
+    cure = CURE if DATA_AT_FAULT.search(said) else ""
     return EmbeddedServerError(
         f"the embedded server did not start in {folder.path} (REDISQ_URL): {why}.{cure} It was "
         f"{binary.path}; its log is {folder.log} and ends with:\n" + "\n".join(lines[-LOG_LINES:])

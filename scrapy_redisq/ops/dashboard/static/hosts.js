@@ -38,18 +38,15 @@ export default function hosts(ctx) {
   let list = null;
   let counts = {};
   let failed = null;
-  let again = null;
   const chosen = new Map(); // host -> what was queued of it when it was listed last
 
   const refresh = ctx.every(3, async () => {
     const match = { q: asked.q, state: asked.state };
-    clearTimeout(again);
     try {
       const found = await api.get(ctx.path("hosts"), { ...asked, limit: LIMIT });
       [list, failed] = [{ ...found, match }, null];
       if (found.counts) counts = found.counts;
       for (const host of found.hosts) if (chosen.has(host.slot)) chosen.set(host.slot, host.queued);
-      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || refresh(), 500);
     } catch (error) {
       failed = error;
     }
@@ -101,7 +98,6 @@ export default function hosts(ctx) {
   function bulk() {
     if (!ctx.canChange || !list?.total) return null;
     const some = chosen.size > 0;
-    if (!some && !list.complete) return null; // nobody knows yet how many "all" are
     const count = some ? chosen.size : list.total;
     const { q, state } = list.match;
     const filter = [q && `“${q}”`, state && STATES.find(([name]) => name === state)[1].toLowerCase()].filter(Boolean).join(", ");
@@ -177,11 +173,10 @@ export default function hosts(ctx) {
         !list ? !failed && h("p", { class: "lead" }, "Looking…")
           : list.hosts.length
             ? [table("Hosts", columns, list.hosts, { key: (host) => host.slot, sort, selected: (host) => chosen.has(host.slot) }),
-              h("p", { class: "lead" }, list.complete ? list.age > 10 && `Which hosts these are was ${readAgo(list.age)}; what is said of each is of now.` : `Reading: ${number(list.known)} hosts so far…`),
+              h("p", { class: "lead" }, list.age > 10 && `Which hosts these are was ${readAgo(list.age)}; what is said of each is of now.`),
               pager(list.total, asked.offset, LIMIT, (offset) => ask({ offset }))]
             : asked.q || asked.state ? empty("No host matches", "Another part of a name, or another state?")
-              : !list.complete ? h("p", { class: "lead" }, "Looking…")
-                : empty("No host has requests", "Hosts are listed while they have requests that wait or are in progress, or when a person has ruled them."),
+              : empty("No host has requests", "Hosts are listed while they have requests that wait or are in progress, or when a person has ruled them."),
       ];
     },
   };
