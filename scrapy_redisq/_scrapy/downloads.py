@@ -8,7 +8,7 @@ from typing import Any
 from scrapy.http import Request
 from twisted.internet.defer import maybeDeferred
 
-from scrapy_redisq._scrapy.output import current_item, current_page, dealing_with
+from scrapy_redisq._scrapy.output import current_item, current_page, dealing_with, uncancelled
 from scrapy_redisq.errors import RedisqError
 
 UNLIMITED = 1_000_000
@@ -94,7 +94,7 @@ class Downloads:
         async def gated(request: Request) -> Any:
             ended = await gate(request, self.slot_of(request))
             try:
-                response = await download(request)
+                response = await uncancelled(download(request))
             except BaseException as error:
                 ended(error)
                 raise

@@ -17,7 +17,14 @@ from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.crawl import stop
 from scrapy_redisq._scrapy.downloads import Downloads
-from scrapy_redisq._scrapy.output import current_page, dealing_with, in_download, watch_output
+from scrapy_redisq._scrapy.output import (
+    Cancelled,
+    current_page,
+    dealing_with,
+    in_download,
+    uncancelled,
+    watch_output,
+)
 from scrapy_redisq.errors import RedisqError
 
 logger = logging.getLogger(__name__)
@@ -114,6 +121,12 @@ class Engine:
                             return
                 # Scrapy cancels it as soon as it stops. What catches that has not read all.
                 self.start_failed = self.start_failed or self.closing
+            except asyncio.CancelledError as error:
+                if self.closing or not self._engine.running:
+                    raise
+                self.start_failed = True
+                # Scrapy would take it for its own, and wait for the rest of start() for ever.
+                raise Cancelled("what start() awaited has been cancelled") from error
             except Exception:
                 self.start_failed = True
                 raise
@@ -211,14 +224,17 @@ class Engine:
             if isinstance(result, Response):
                 failed(request, None)
             with dealing_with(request):
-                output = await call_spider(result, request, *args)
+                output = await uncancelled(call_spider(result, request, *args))
             if isinstance(result, Failure):
                 failed(request, None)
             return output
 
         def watched_spider_error(failure: Failure, request: Request, *args: Any) -> None:
             if not raised(request, failure):
-                handle_spider_error(failure, request, *args)
+                try:
+                    handle_spider_error(failure, request, *args)
+                except Exception:  # Scrapy would wait for the page for ever
+                    logger.exception("The log formatter cannot tell of %s", request)
 
         def watched_downloader_output(result: Any, request: Request) -> Any:
             if not isinstance(result, Request):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Awaitable, Iterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
+from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.http import Request
+from twisted.python.failure import Failure
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
 """The request that is being downloaded in this context, whose callback or errback runs, or whose
@@ -42,9 +50,31 @@ class dealing_with:  # noqa: N801 - a context manager
         current_page.reset(self._page)
 
 
+class Cancelled(Exception):
+    """Takes the place of asyncio's CancelledError, where a callback, a pipeline or a download has
+    awaited what was cancelled: Scrapy would wait for its page for ever."""
+
+
+async def uncancelled(awaited: Awaitable[T]) -> T:
+    """What is awaited; raises `Cancelled` in the place of CancelledError."""
+    try:
+        return await awaited
+    except asyncio.CancelledError as error:
+        raise Cancelled("what was awaited has been cancelled") from error
+
+
+async def _each_uncancelled(output: AsyncIterator[T]) -> AsyncIterator[T]:
+    while True:
+        try:
+            one = await uncancelled(anext(output))
+        except StopAsyncIteration:
+            return
+        yield one
+
+
 def watch_output(crawler: Crawler) -> None:
-    """Have `current_page` and `current_item` tell where requests and items come from. May be called
-    by several."""
+    """Have `current_page` and `current_item` tell where requests and items come from, and see to it
+    that each item ends. May be called by several."""
     engine: Any = crawler.engine
     scraper = engine.scraper
     if getattr(scraper, "_redisq_watched", False):
@@ -56,6 +86,8 @@ def watch_output(crawler: Crawler) -> None:
 
     async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
         numbers = _numbers.set(itertools.count())
+        if isinstance(result, AsyncIterator):
+            result = _each_uncancelled(result)
         try:
             with dealing_with(request):
                 await handle_output(result, request, response)
@@ -67,16 +99,24 @@ def watch_output(crawler: Crawler) -> None:
         page, numbers = current_page.get(), _numbers.get()
         comes_from_page = response is not None and page is not None and numbers is not None
         current_item.set((page, next(numbers)) if comes_from_page else None)  # type: ignore
-        processed = start_itemproc(item, response=response)
-        return processed if response is not None else then_close(processed)
+        return dealt_with(item, response)
 
-    # Scrapy closes a spider when the last response has been dealt with; an item of start() that was
-    # still in the pipelines then would keep it open for ever.
-    async def then_close(processed: Awaitable[None]) -> None:
+    async def dealt_with(item: Any, response: Any) -> None:
         try:
-            await processed
+            await uncancelled(start_itemproc(item, response=response))
+        except Exception as error:  # a log formatter's, or `Cancelled`: Scrapy tells nobody
+            logger.exception("An item failed: %s", error)
+            await crawler.signals.send_catch_log_async(
+                signal=signals.item_error,
+                item=item,
+                response=response,
+                spider=crawler.spider,
+                failure=Failure(),  # type: ignore[no-untyped-call]
+            )
         finally:
-            closing = scraper.slot and scraper.slot.closing
+            # Scrapy closes a spider when the last response has been dealt with; an item of start()
+            # that was still in the pipelines then would keep it open for ever.
+            closing = response is None and scraper.slot and scraper.slot.closing
             if closing and not closing.called:
                 scraper._check_if_closing()
 

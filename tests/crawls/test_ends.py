@@ -231,6 +231,35 @@ def test_sigterm_while_the_spider_is_being_closed(
         assert len(rows) >= 3
 
 
+@pytest.mark.parametrize("where", ["callbacks", "start"])
+def test_what_is_cancelled(crawl: Run, redis_server: RedisServer, where: str) -> None:
+    """Something that a callback, a pipeline, a download handler or start() awaits is cancelled, or
+    a log formatter raises: a dead letter, and the crawl ends."""
+    with Site(page) as site:
+        worker = crawl("cancelled", site, {"WHERE": where}).wait(30)
+    # Before Scrapy 2.19 a start() that fails is nothing special.
+    assert worker.reason in ({"start_error", "finished"} if where == "start" else {"finished"})
+    assert ("what start() awaited has been cancelled" in worker.log) == (where == "start")
+    with Frontier.from_url(redis_server.url, "cancelled") as frontier:
+        found = {
+            loads_fields(letter.entry)["url"].rpartition("/")[2]: (
+                letter.reason,
+                letter.error.rpartition(".")[2],
+            )
+            for letter in frontier.dead()
+        }
+    assert found == {
+        "coroutine": ("spider_error", "Cancelled"),
+        "async_generator": ("spider_error", "Cancelled"),
+        "generator": ("spider_error", "ValueError"),
+        "of_items": ("item_error", "Cancelled"),
+        "not_told": ("item_error", "ValueError"),
+        "data:,of_handler": ("download", "Cancelled"),
+    }
+    items = {item["url"].rpartition("/")[2] for item in worker.items()}
+    assert items >= {"async_generator", "generator", "fine"}
+
+
 def test_a_page_that_downloads_its_own_request(
     crawl: Run, redis_server: RedisServer, tmp_path: Path
 ) -> None:

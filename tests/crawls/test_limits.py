@@ -397,7 +397,8 @@ def test_one_request_waits_for_its_start_at_the_gate() -> None:
 
 
 def test_a_busy_loop_makes_the_next_start_later() -> None:
-    """A request is written when the loop comes to it; the delay counts from then."""
+    """A request is written when the loop comes to it; the delay counts from then, also for what
+    other workers are told before."""
 
     async def begin() -> None:
         turns = Turns()
@@ -407,6 +408,8 @@ def test_a_busy_loop_makes_the_next_start_later() -> None:
         assert began is not None
         at = began.last
         time.sleep(0.05)
+        (told_before,) = turns.report({}, lambda slot, stock: stock, lambda slot: True)
+        assert told_before.since < 50_000
         for _ in range(3):
             await asyncio.sleep(0)
         assert at is not None

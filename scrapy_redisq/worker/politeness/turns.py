@@ -56,6 +56,8 @@ class Allowance:
     begins before ``parked``; the slot is ``paused`` if a person says so. Answers of the frontier
     from before ``suspended`` do not count. ``in_trouble``: it wants to know how downloads end.
 
+    ``unwritten`` requests have begun, and the loop has yet to write them.
+
     Requests are ``on_the_way`` when they were handed to Scrapy, ``at_the_gate`` when their download
     is held up, ``flying`` when it has begun. Of these ``uncounted`` were begun before
     ``counted_since``, while any number was allowed, and have no tokens: one that hangs would keep a
@@ -70,6 +72,7 @@ class Allowance:
     ends: float | None = None
     not_before: float = 0.0
     last: float | None = None
+    unwritten: int = 0
     tat: float = 0.0
     tokens: int | None = None
     parked: float = 0.0
@@ -314,8 +317,10 @@ class Turns:
             state.at_the_gate -= 1
         began = time.monotonic()
         state.begin(began)
+        state.unwritten += 1
 
         def written() -> None:
+            state.unwritten -= 1
             if state.last == began:
                 state.shift(time.monotonic() - began)
 
@@ -378,7 +383,8 @@ class Turns:
                 tokens = state.tokens
             if not to_start and state.ends is not None:
                 state.ends = 0.0
-            since = -1 if state.last is None else max(0, int((now - state.last) * 1e6))
+            last = now if state.unwritten else state.last
+            since = -1 if last is None else max(0, int((now - last) * 1e6))
             arrival = int((state.tat - now) * 1e6)
             # A token is used again when its download ends, so the next request should be here.
             has_token = state.ends is None and state.tokens is not None and state.counted

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
 from scrapy.utils.defer import deferred_from_coro
 
@@ -351,6 +352,87 @@ class Unread(Follow):
             except asyncio.CancelledError:
                 return
         yield scrapy.Request(f"{self.site}/1")
+
+
+async def never():
+    """Awaits what is then cancelled."""
+    task = asyncio.ensure_future(asyncio.sleep(600))
+    asyncio.get_running_loop().call_later(0.05, task.cancel)
+    await task
+
+
+class CancelledDownloads:
+    """Downloads nothing."""
+
+    lazy = False
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls()
+
+    async def download_request(self, request):
+        await never()
+
+    async def close(self):
+        pass
+
+
+class CancelledItems:
+    async def process_item(self, item, spider=None):
+        if item["url"].endswith("/of_items"):
+            await never()
+        return item
+
+
+class Speechless(LogFormatter):
+    """Raises for all but what has gone well, or where it is asked to."""
+
+    def scraped(self, item, response, spider):
+        if item["url"].endswith("/not_told"):
+            raise ValueError("not told")
+        return super().scraped(item, response, spider)
+
+    def spider_error(self, failure, request, response, spider):
+        raise ValueError("not told")
+
+
+class Cancelled(Follow):
+    """What its callbacks, and Scrapy for them, await is then cancelled; what Scrapy would log of
+    it raises."""
+
+    name = "cancelled"
+    custom_settings = {
+        "DOWNLOAD_HANDLERS": {"data": CancelledDownloads},
+        "ITEM_PIPELINES": {CancelledItems: 1},
+        "LOG_FORMATTER": Speechless,
+    }
+
+    async def start(self):
+        for callback in (self.coroutine, self.async_generator, self.generator, self.of_items):
+            yield scrapy.Request(f"{self.site}/{callback.__name__}", callback=callback)
+        yield scrapy.Request(f"{self.site}/not_told")
+        yield scrapy.Request(f"{self.site}/fine")
+        yield scrapy.Request("data:,of_handler")
+        if "start" in self.settings["WHERE"]:
+            await never()
+
+    async def coroutine(self, response):
+        await never()
+
+    async def async_generator(self, response):
+        yield {"url": response.url}
+        await never()
+
+    def generator(self, response):
+        yield {"url": response.url}
+        raise ValueError("which is not told")
+
+    def of_items(self, response):
+        for _ in range(150):  # more than Scrapy processes at a time
+            yield {"url": response.url}
+
+    def parse(self, response):
+        yield {"url": response.url}
 
 
 class OwnRequest(Follow):
