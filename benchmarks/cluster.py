@@ -19,49 +19,38 @@ PAGES, ROUNDS = 400, 5
 OF_ONE_SERVER = 0.95
 REDIS_CPU = 1.15
 
-ONE = (0, 1)
-THREE = (3, 3)
-MANY = (ONE, (1, 1), (1, 4), (1, 16), (1, 64), THREE, (3, 16), (3, 64))
-"""Masters, 0 for one server that is no cluster, and shards."""
-
-COLUMNS = ["masters", "shards", "round trip ms", "pages/s", "x one server", "end s", "CPU ms/page"]
+COLUMNS = ["masters", "round trip ms", "pages/s", "x one server", "end s", "CPU ms/page"]
 COLUMNS += ["Redis CPU µs/page", "Redis CPU x", "scripts µs/page"]
 COLUMNS += ["exchanges/page", "bytes/page", "busiest master x share"]
 
 
 def _rows(
     made: dict[int, Rig],
-    layouts: Sequence[tuple[int, int]],
+    layouts: Sequence[int],
     round_trip: int,
     site: Pages,
     rounds: int,
 ) -> list[dict[str, Any]]:
     with ExitStack() as stack:
-        urls = {
-            masters: stack.enter_context(made[masters].away(round_trip))
-            for masters in {masters for masters, _ in layouts}
-        }
+        urls = {masters: stack.enter_context(made[masters].away(round_trip)) for masters in layouts}
         runs: dict[str, list[Figures]] = alternating(
             {
-                f"{masters} {shards}": functools.partial(
-                    crawl, made[masters], urls[masters], site, shards=shards
-                )
-                for masters, shards in layouts
+                str(masters): functools.partial(crawl, made[masters], urls[masters], site)
+                for masters in layouts
             },
             rounds,
         )
-    one = runs["0 1"]
+    one = runs["0"]
     return [
         {
             "masters": masters or "one server",
-            "shards": shards,
             "round trip ms": round_trip,
             "x one server": ratio(measured, one, "pages/s"),
             "Redis CPU x": ratio(measured, one, "Redis CPU µs/page"),
             **medians(measured),
         }
-        for masters, shards in layouts
-        for measured in [runs[f"{masters} {shards}"]]
+        for masters in layouts
+        for measured in [runs[str(masters)]]
     ]
 
 
@@ -70,9 +59,9 @@ def run(*, quick: bool) -> Result:
     pages, rounds = (10, 1) if quick else (PAGES, ROUNDS)
     with rigs(*((0, 3) if quick else (0, 1, 3)), quick=quick) as made:
         with Pages(pages, links=20, hosts=HOSTS) as site:
-            rows = _rows(made, (ONE, THREE) if quick else MANY, 0, site, rounds)
+            rows = _rows(made, (0, 3) if quick else (0, 1, 3), 0, site, rounds)
             for round_trip in () if quick else (2, 20):
-                rows += _rows(made, (ONE, THREE), round_trip, site, rounds)
+                rows += _rows(made, (0, 3), round_trip, site, rounds)
         three = made[3].cluster
         waits = [] if quick or three is None else _waits(three, pages)
     return Result(
@@ -88,8 +77,6 @@ def run(*, quick: bool) -> Result:
             "worker. Redis CPU: user and "
             "system time of all servers, the network and the start of the crawl included, without "
             "what a server that rests has used in the same time.",
-            "Shards on one master show what they cost by themselves: a worker's exchange concerns "
-            "one of them.",
             *waits,
         ],
     )
@@ -109,7 +96,7 @@ def _waits(cluster: Cluster, pages: int) -> list[str]:
 def _targets(rows: list[dict[str, Any]]) -> list[Target]:
     targets = []
     for row in rows:
-        if (row["masters"], row["shards"]) != THREE:
+        if row["masters"] != 3:
             continue
         where = f"one worker, 3 masters beside one server, {row['round trip ms']} ms"
         targets += [

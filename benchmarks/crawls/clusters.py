@@ -149,8 +149,8 @@ def rigs(*numbers: int, quick: bool = False) -> Iterator[dict[int, Rig]]:
         yield made
 
 
-def crawl(rig: Rig, url: str, site: Pages, *, shards: int = 0) -> Figures:
-    """One worker crawls the whole site. ``shards``: 0 for as many as are taken by itself.
+def crawl(rig: Rig, url: str, site: Pages) -> Figures:
+    """One worker crawls the whole site.
 
     Pages/s are from the first to the last of them, as the site saw them; end: seconds from there to
     the end of the process. CPU is what the servers used from the start of the process to its end,
@@ -159,16 +159,13 @@ def crawl(rig: Rig, url: str, site: Pages, *, shards: int = 0) -> Figures:
     """
     rig.flush()
     site.forget()
-    told: dict[str, Any] = {"REDISQ_URL": url}
-    if shards:
-        told["REDISQ_SHARDS"] = shards
     before = rig.used()
     with tempfile.TemporaryDirectory(prefix="redisq-bench-") as folder:
         report = Worker(
             REDISQ_BLOOM,
             site.start_url,
             Path(folder),
-            settings=told,
+            settings={"REDISQ_URL": url},
             arguments={"hosts": site.hosts},
         ).report()
     ended = time.monotonic()

@@ -53,6 +53,8 @@ class Network:
         self.trace: Callable[[str], None] = lambda text: None
         self.latency = 0.001
         self.calls = 0
+        self.begun: set[bytes] = set()
+        """Runs that there were; a worker that comes when all is finished begins another one."""
 
     @property
     def url(self) -> str:

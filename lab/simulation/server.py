@@ -188,6 +188,8 @@ class SimulatedServer:
     def _take_look(self, told: list[Any]) -> None:
         """Redis counts real time, of which hardly any has passed."""
         self.run, self.state, *found = told
+        if self.run:
+            self.network.begun.add(self.run)
         known, self._expire = self._expire, {}
         for key, left in zip(found[::2], found[1::2], strict=True):
             until = known.get(key)

@@ -136,7 +136,7 @@ def _fetches(world: World) -> list[str]:
             expected = sum(f"shared{one.shared}" in name for one in site.pages)
         if "?own" in name:  # nor can this: it is each worker's own
             expected = len(world.workers)
-        again += max(0, hits - expected * len(world.runs))
+        again += max(0, hits - expected * len(world.network.begun))
     # CloseSpider gives a page back, and each worker starts with a robots.txt of its own.
     allowed = world.voided + 4 * len(world.workers) * world.plan.settings["CONCURRENT_REQUESTS"]
     return [f"doubled: {again} fetches more, {allowed:.0f} allowed"] if again > allowed else []
@@ -146,7 +146,7 @@ def _workers(world: World) -> list[str]:
     problems = []
     # One that was frozen, cut off or unheard may come back when another run has begun.
     may_be_lost = world.lost_run or (
-        len(world.runs) > 1 and any(map(world.met.get, ("freeze", "cut", "messages")))
+        len(world.network.begun) > 1 and any(map(world.met.get, ("freeze", "cut", "messages")))
     )
     strangers = any(worker.is_strange for worker in world.workers)
     for worker in world.workers:

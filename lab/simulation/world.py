@@ -124,8 +124,6 @@ class World:
     voided: float = 0.0
     """How many leases may have been held by workers that others took for dead."""
     met: Counter[str] = field(default_factory=Counter)
-    runs: set[bytes | None] = field(default_factory=set)
-    """Those that were begun; a worker that comes when all is finished begins another one."""
     losses: list[tuple[float, float]] = field(default_factory=list)
     """From when to when the server may have lost what it was told."""
     ended_at: float = 0.0
@@ -276,7 +274,6 @@ class World:
                 alone_since = self.clock.now
             if self.alive():
                 alone_since = self.clock.now
-            self.runs.add(self.network.first.run)
             if self._stays and not self._is_idle():
                 idle_since = self.clock.now
             elif self._stays and self.clock.now - idle_since > IDLE:

@@ -110,9 +110,8 @@ class LookMethods(PastMethods):
         self._pause_crawl("resume")
 
     def _pause_crawl(self, what: str) -> None:
-        # Shard 0 last: what it has is what people are shown, and then all have it.
-        for shard in reversed(self._known_config().shard_numbers(self.name)):
-            self._run(admin.pause_run(self.name, shard, paused=what == "pause"))
+        if not self._run(admin.pause_run(self.name, paused=what == "pause")):
+            raise self._absent()
         self.note(what, "the crawl")
 
     def why(self, status: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -281,9 +281,9 @@ def tell(name: str, what: str, workers: Sequence[str] | None) -> Call[int]:
     return call_of("orders", name, 0, data, int)
 
 
-def pause_run(name: str, shard: int, *, paused: bool) -> Call[bool]:
-    """Have no worker claim anything of a shard, or let them; -> whether there is a frontier."""
-    return call_of("orders", name, shard, {"what": "pause" if paused else "resume"}, bool)
+def pause_run(name: str, *, paused: bool) -> Call[bool]:
+    """Have no worker begin anything, or let them; -> whether there is a frontier."""
+    return call_of("orders", name, 0, {"what": "pause" if paused else "resume"}, bool)
 
 
 def mend(name: str, shard: int) -> Call[str]:

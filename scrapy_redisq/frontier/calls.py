@@ -47,7 +47,7 @@ class Joined:
     ``run/join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be
     deleted. ``former_shards``: how many former runs had at most, if their keys are still there.
     ``begun``: shards that have begun this run for good, as far as shard 0 knows. ``full``: Redis
-    is at its maxmemory.
+    is at its maxmemory. ``paused``: the crawl is, as shard 0 knows.
     """
 
     run: str
@@ -61,6 +61,7 @@ class Joined:
     former_shards: int
     begun: Sequence[int] = ()
     full: bool = False
+    paused: bool = False
 
 
 @dataclass(frozen=True)

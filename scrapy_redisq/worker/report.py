@@ -104,24 +104,28 @@ class Orders:
     quiet = False
     """The worker claims nothing, and finishes what it holds."""
 
-    paused = False
-    """The crawl is paused: the worker begins nothing either."""
-
-    def __init__(self, engine: Engine, changed: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, changed: Callable[[], None], *, paused: bool) -> None:
+        self.paused = False
+        """The crawl is paused: the worker begins nothing either."""
         self._engine = engine
         self._changed = changed
         self._stopped = False
+        if paused:
+            self._pause(paused)
+
+    def _pause(self, paused: bool) -> None:
+        self.paused = paused
+        logger.info(
+            "The crawl is paused (scrapy redisq pause): nothing is started until it is resumed"
+            if paused
+            else "The crawl goes on (scrapy redisq resume)"
+        )
 
     def heed(self, told: str) -> None:
         """``told`` by an exchange with shard 0 is "quiet", "work" or "stop", or "paused" as long as
         the crawl is; anything else means nothing."""
         if told != "stop" and self.paused != (told == "paused"):
-            self.paused = told == "paused"
-            logger.info(
-                "The crawl is paused (scrapy redisq pause): nothing is started until it is resumed"
-                if self.paused
-                else "The crawl goes on (scrapy redisq resume)"
-            )
+            self._pause(told == "paused")
             self._changed()
         if told == "stop" and not self._stopped:
             self._stopped = self._engine.stop()

@@ -119,7 +119,8 @@ class Worker:
         self._counted: Mapping[str, int] = {}
         self._count_at = 0.0
         self._wants_nothing = False
-        self._orders = Orders(engine, self._orders_changed)
+        self._orders = Orders(engine, self._orders_changed, paused=run_session.joined.paused)
+        self.gate.crawl_paused = self._orders.paused
         self._reporter = Reporter(lambda: self.pages, self.doing)
         self._watches: list[asyncio.Future[None]] = []
         # What its run session asks, and a part answers.
@@ -444,7 +445,7 @@ class Worker:
 
     def stuck(self, seconds: int) -> None:
         patient = seconds < self.settings.set_aside_wait or self.settings.keep_alive
-        if patient or self.engine.closing:
+        if patient or self.engine.closing or self._orders.paused:
             return
         name = shlex.quote(self.run_session.terms.name)
         logger.error(

@@ -147,7 +147,7 @@ local reply = {replayed and 'replayed' or 'ok', cmsgpack.pack({outcome = outcome
   waiting = counts.waiting, dead = counts.dead, full = full,
   overdue_in = ms_until_dead(meta.sign, meta.patient),
   next_due = ms_until(#leases > 0 and NOW or due), turns = told,
-  stuck = limited and not meta.paused and stuck_for(counts, meta.stuck) or -1,
+  stuck = limited and stuck_for(counts, meta.stuck) or -1,
   -- Counts may be of another hand, so it is looked when nothing else is there to do.
   post_due = ms_until(input.hold and (counts.posted > 0 or #leases == 0) and first_post()),
   told = readable(meta.paused and me.told ~= 'stop' and 'paused' or me.told or '')})}

@@ -318,4 +318,4 @@ end
 return reply('ok', {run = meta.run, began = number_of(meta.began), new = not resumes,
   inherits = meta.inherits or '', name = meta.name or '', config = config, begun = begun,
   generation = meta.generation, trash = redis.call('LLEN', TRASH),
-  former_shards = number_of(meta.shards), full = full})
+  former_shards = number_of(meta.shards), full = full, paused = meta.paused ~= nil})
