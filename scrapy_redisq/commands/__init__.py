@@ -7,8 +7,8 @@ rest is imported when it is run:
              ``options``
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
-``status``, ``slots``, ``pause`` (and resume), ``workers``, ``url``, ``push``, ``dead``, ``reset``,
-``embedded_server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
+``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``whole_crawl`` (pause, resume,
+reset), ``embedded_server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``: sub commands
 ``export``   files of dead letters
 ``display``  tables for people; ``fleet_display`` what autoscale shows
 ``watching`` shows something once, or again and again

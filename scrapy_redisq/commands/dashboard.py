@@ -69,9 +69,8 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
     from scrapy_redisq.ops.dashboard.app import make_app  # noqa: PLC0415
     from scrapy_redisq.ops.dashboard.crawls import Crawls  # noqa: PLC0415
     from scrapy_redisq.ops.dashboard.guard import Refused, Rules  # noqa: PLC0415
-    from scrapy_redisq.ops.serving import address_text, listening, until_ended  # noqa: PLC0415
+    from scrapy_redisq.ops.serving import serve  # noqa: PLC0415
 
-    host, port = arguments.bind
     folder = project.folder or Path.cwd()
     token, drawn = token_of(arguments.token_file, folder / ".scrapy" / "redisq-dashboard-token")
     hosts = frozenset(name.lower() for name in arguments.host or ())
@@ -90,14 +89,13 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
         doctor.add_settings(report, meant)
         return report
 
-    app = make_app(Crawls(server, open_to_push, examine), rules)
-    async with listening(app, host, port) as bound:
+    def told(address: str) -> str:
         # What is after # stays in the browser. A log may be read by others.
         key = f"#token={token}" if drawn and sys.stdout.isatty() else ""
-        print(f"{address_text(host, bound)}/{key} shows {server.address}", flush=True)
-        if drawn:
-            print(f"Its token is in {drawn}", flush=True)
-        await until_ended()
+        where = f"\nIts token is in {drawn}" if drawn else ""
+        return f"{address}/{key} shows {server.address}{where}"
+
+    await serve(make_app(Crawls(server, open_to_push, examine), rules), arguments.bind, told)
 
 
 def token_of(file: str | None, drawn: Path) -> tuple[str, Path | None]:

@@ -63,8 +63,7 @@ def add_options(commands: Any) -> None:
         "purge",
         _change,
         "delete dead letters",
-        text="Delete dead letters: those chosen, or all; who sits at a terminal is asked\n"
-        "without --all. They remain counted.\n"
+        text="Delete dead letters. They remain counted.\n"
         "With --exported just those that a file of export holds, as far as they are still there\n"
         "and the same (digest): none that has come since.",
         check=_check_choice,
@@ -103,30 +102,15 @@ def _check_choice(arguments: Namespace) -> None:
     filters = arguments.reason is not None or arguments.slot is not None
     purge = arguments.action == "purge"
     exported = purge and arguments.exported is not None
-    chosen = sum([bool(arguments.ids), arguments.all, filters, exported])
-    if chosen > 1 or (chosen == 0 and not purge):
+    if sum([bool(arguments.ids), arguments.all, filters, exported]) != 1:
         choice = "either IDs, or --all, or --reason R and --slot S"
         arguments.error(f"{choice}, or --exported FILE" if purge else choice)
-    arguments.sure = chosen == 1
-
-
-def _is_meant(frontier: Frontier) -> bool:
-    """Whether all dead letters are to be deleted, of whom a person did not say so; scripts mean
-    it."""
-    if not sys.stdin or not sys.stdin.isatty():
-        return True
-    dead = frontier.status()["dead"]
-    print(f"Delete all dead letters of {clean(frontier.name)} ({dead:,} counted)? [y/N] ", end="")
-    sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _change(arguments: Namespace, frontier: Frontier) -> int:
     """Requeue or purge."""
     if arguments.action == "purge" and arguments.exported is not None:
         return purge_exported(arguments, frontier)
-    if not arguments.sure and not _is_meant(frontier):
-        return 1
     ids = list(dict.fromkeys(arguments.ids)) or None
     change = frontier.requeue if arguments.action == "requeue" else frontier.purge
     changed = change(ids, reason=arguments.reason, slot=arguments.slot)

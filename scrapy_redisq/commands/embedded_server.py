@@ -10,6 +10,7 @@ from typing import Any
 
 from scrapy_redisq.commands.options import add_command, add_json
 from scrapy_redisq.commands.project import Project
+from scrapy_redisq.control.words import size_text
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.server import embedded
 from scrapy_redisq.server.embedded import EmbeddedStatus
@@ -82,21 +83,17 @@ def _print_status(status: EmbeddedStatus) -> None:
         kept = "; the next crawl starts it, and it will stay" if status.kept else ""
         print(f"Not running in {status.folder}{kept}")
         return
-    version = f" {status.version}" if status.version else ""
-    pid = f", pid {status.pid}" if status.pid else ""
-    print(f"Running: Redis{version}{pid}")
-    lines = [
-        ("folder", str(status.folder)),
-        ("address", f"unix://{status.socket}"),
-        ("log", str(status.log)),
-        ("in use", "yes" if status.in_use else "no"),
-        ("stays", "until 'scrapy redisq server stop'" if status.kept else "while it is in use"),
-    ]
+    print(f"Running: Redis {status.version or '?'}, pid {status.pid or '?'}")
+    lines = {
+        "folder": status.folder,
+        "address": f"unix://{status.socket}",
+        "log": status.log,
+        "in use": "yes" if status.in_use else "no",
+        "stays": "until 'scrapy redisq server stop'" if status.kept else "while it is in use",
+    }
     if not status.reachable:
-        lines.append(("socket", "gone: the next crawl ends the server and starts it again"))
+        lines["socket"] = "gone: the next crawl ends the server and starts it again"
     if status.memory_bytes is not None:
-        lines.append(("memory", f"{status.memory_bytes / 2**20:,.1f} MiB"))
-    if status.keys is not None:
-        lines.append(("keys", f"{status.keys:,}"))
-    for name, value in lines:
+        lines |= {"memory": size_text(status.memory_bytes), "keys": f"{status.keys:,}"}
+    for name, value in lines.items():
         print(f"  {name:<8} {value}")

@@ -31,14 +31,12 @@ def run(arguments: Namespace, project: Project) -> int:
     it is away is what it is there to tell."""
     check_installed("metrics", "prometheus_client", "aiohttp")
     with open_server_of(project.settings, project.folder) as server:
-        asyncio.run(_serve(server, *arguments.bind))
+        asyncio.run(_serve(server, arguments.bind))
     return 0
 
 
-async def _serve(server: Server, host: str, port: int) -> None:
+async def _serve(server: Server, bind: tuple[str, int]) -> None:
     from scrapy_redisq.ops.metrics.exporter import make_app  # noqa: PLC0415
-    from scrapy_redisq.ops.serving import address_text, listening, until_ended  # noqa: PLC0415
+    from scrapy_redisq.ops.serving import serve  # noqa: PLC0415
 
-    async with listening(make_app(server), host, port) as bound:
-        print(f"{address_text(host, bound)}/metrics of {server.address}", flush=True)
-        await until_ended()
+    await serve(make_app(server), bind, lambda at: f"{at}/metrics of {server.address}")

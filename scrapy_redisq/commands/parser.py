@@ -16,18 +16,17 @@ from scrapy_redisq.commands import (
     doctor,
     embedded_server,
     exporter,
-    pause,
     push,
-    reset,
     slots,
     status,
     url,
+    whole_crawl,
     workers,
 )
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS
 
 COMMANDS = (
-    *(status, autoscale, exporter, slots, pause, url, workers, push, dead, reset),
+    *(status, autoscale, exporter, slots, url, workers, push, dead, whole_crawl),
     *(embedded_server, doctor, dashboard),
 )
 """In the order in which help has them."""

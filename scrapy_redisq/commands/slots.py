@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import json
 import sys
@@ -25,7 +24,7 @@ from scrapy_redisq.commands.options import (
 )
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.watching import show
-from scrapy_redisq.control import Frontier, SlotStatus
+from scrapy_redisq.control import SlotStatus
 from scrapy_redisq.control.words import counted, time_text
 from scrapy_redisq.frontier.limits import OPTION_TAKES, SlotLimit, parse_limit
 
@@ -43,12 +42,8 @@ nothing but delayed requests (retries that wait) is not listed.
 
 Without NAME: the only frontier of the server. One that is called like an action is given after --.
 
-Actions, each with its own help (scrapy redisq slots pause -h):
-  pause    start nothing of a slot until it is resumed
-  resume   let a slot go on at once: after a pause, in a back-off, or set aside
-  limit    give a slot another limit than that of the settings
-  drop     give up a slot's requests
-They take effect within a second, while the crawl runs.
+Actions, each with its own help (scrapy redisq slots pause -h), take effect within a second, while
+the crawl runs.
 """
 
 ACTIONS = {
@@ -92,7 +87,7 @@ def add_options(commands: Any) -> None:
         check = _check_limits if action == "limit" else None
         parser = add_command(commands, f"slots {action}", rule, text=text, check=check)
         add_frontier(parser)
-        parser.add_argument("slot", metavar="SLOT", help="a host, or what download_slot says")
+        parser.add_argument("slot", metavar="SLOT", help="a host as slots shows it")
         of_action[action] = parser
     add_yes(of_action["drop"], "go")
     limit = of_action["limit"]
@@ -115,7 +110,7 @@ def rule(arguments: Namespace, project: Project) -> int:
     to choose."""
     action = arguments.command.partition(" ")[2]
     with project.chosen_frontier(arguments.name) as frontier:
-        slot = _name_of(arguments.slot, frontier)
+        slot = arguments.slot
         name, shown, before = clean(frontier.name), clean(slot), frontier.slot(slot)
         if action == "drop" and not arguments.yes:
             print(
@@ -166,21 +161,8 @@ def _limits(arguments: Namespace) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _name_of(given: str, frontier: Frontier) -> str:
-    """The slot that is meant: hosts are in lower case and in ASCII in Redis."""
-    with contextlib.suppress(UnicodeError):
-        host = given.lower().encode("idna").decode()
-        if host != given and not _is_known(frontier.slot(given)):
-            return host if not given.isascii() or _is_known(frontier.slot(host)) else given
-    return given
-
-
-def _is_known(slot: SlotStatus) -> bool:
-    return bool(slot.queued or slot.leased or slot.in_trouble or slot.status or slot.ruled)
-
-
 def _waiting(slot: SlotStatus) -> str:
-    if not _is_known(slot):
+    if not (slot.queued or slot.leased or slot.in_trouble or slot.status or slot.ruled):
         return "nothing is known of it yet"
     return f"{slot.queued:,} queued, {slot.leased:,} leased"
 

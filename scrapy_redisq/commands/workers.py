@@ -30,11 +30,8 @@ processes cost (those that share a process have one HOST:PID), and whether they 
 
 Without NAME: the only frontier of the server. One that is called like an action is given after --.
 
-Actions, each with its own help (scrapy redisq workers quiet -h):
-  quiet    claim nothing more, and finish what is held
-  work     claim again
-  stop     leave, as by SIGTERM
-They take effect within a second. Who joins later is not told.
+Actions, each with its own help (scrapy redisq workers quiet -h), take effect within a second. Who
+joins later is not told.
 """
 
 ACTIONS = {

@@ -4,13 +4,13 @@ workers; pausing all of it."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy_redisq.control import memory
 from scrapy_redisq.control.figures import figures
 from scrapy_redisq.control.frontier_status import absent, config_of, summary, workers_of
 from scrapy_redisq.control.past import PastMethods
-from scrapy_redisq.control.scaling import Bounds, Wanted, wanted_workers
+from scrapy_redisq.control.scaling import Terms, Wanted, wanted_workers
 from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
 from scrapy_redisq.frontier import admin
@@ -20,9 +20,6 @@ from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.cluster import nodes_of
 from scrapy_redisq.server.condition import Condition, Told
 from scrapy_redisq.server.connection import Server
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 RECENT = 61
 """Samples (of 10 s) that rates are made of: ten minutes."""
@@ -144,8 +141,7 @@ class LookMethods(PastMethods):
 
     def memory(self) -> dict[str, Any]:
         """What takes how much of Redis' memory, with the fields of docs/watching.md. Bytes by part
-        are estimates, of samples (``MEMORY USAGE``). All keys of up to 100,000 a server are looked
-        at, else ``complete`` is False. What the user may not ask is None, and
+        are estimates, of samples (``MEMORY USAGE``). What the user may not ask is None, and
         ``problem`` says so. Raises `FrontierError` if there is no frontier.
         """
         status = self.status()
@@ -168,17 +164,14 @@ class LookMethods(PastMethods):
         except TROUBLE:
             return []
 
-    def wanted_workers(
-        self, *, status: Mapping[str, Any] | None = None, **bounds: Unpack[Bounds]
-    ) -> Wanted:
-        """How many workers would have work now, from ``least`` to ``most``, and why; ``bounds`` are
-        those of `scrapy_redisq.control.scaling.wanted_workers`. At most 100 slots of a shard are
-        looked at.
+    def wanted_workers(self, *, status: Mapping[str, Any] | None = None, **terms: Any) -> Wanted:
+        """How many workers would have work now, and why; ``terms`` (``least``, ``most``, …) are
+        those of `scrapy_redisq.control.scaling.Terms`. At most 100 slots of a shard are looked at.
         """
         status = status or self.status()
         over = status["state"] in {"absent", "complete"}
         waits = [wait for shard in (() if over else self._shards()) for wait in self._waits(shard)]
-        return wanted_workers(status, waits, **bounds)
+        return wanted_workers(status, waits, Terms(**terms))
 
 
 def growth_limit_of(meta: Mapping[str, str]) -> GrowthLimit:

@@ -31,12 +31,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 _PART_OF = {word: part for part, words in PARTS.items() for word in words}
 
-MANY = frozenset({"levels", "queue", "leases", "worker", "tokens", "seen", "slot", "series"})
-"""Words of which there are several keys; of all others there is one."""
-
 SCAN_BATCH = 1_000
-SCAN_BATCHES = 100
-"""A search looks at 100,000 keys of a server at most; what it finds stands for the others."""
+SCAN_BATCHES = 1_000
+"""A search looks at a million keys of a server at most, about a second of Redis' time."""
 
 SAMPLED = 60
 """Keys of a kind whose memory is asked for."""
@@ -57,7 +54,8 @@ SHORTEST = 600.0
 WINDOW = 7_200.0
 """Seconds back to which growth is looked for."""
 
-DENIED = "the user lacks a right: ACL SETUSER … +scan +dbsize +memory|usage (Redis 6: +memory)"
+DENIED = "the user lacks a right: ACL SETUSER … +scan +memory|usage (Redis 6: +memory)"
+TOO_MANY = "a server has more than a million keys: not all of them were looked at"
 
 
 @dataclass
@@ -68,7 +66,6 @@ class Found:
     keys: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     largest: tuple[int, str] = (0, "")
     """Bytes and name of the largest key that was met."""
-    complete: bool = True
     problem: str = ""
 
 
@@ -87,31 +84,23 @@ def measure(nodes: Iterable[redis.Redis], name: str, shards: Sequence[int]) -> F
 
 
 def _measure_node(node: redis.Redis, name: str, prefixes: Sequence[bytes], found: Found) -> None:
-    groups, share = _scan(node, name, prefixes)
-    if share < 1:
-        found.complete = False
-        # Those that there is one of must not be missed: they may be the largest.
-        for start in prefixes:
-            for word in _PART_OF.keys() - MANY:
-                groups[word].add(start + word.encode())
-    for word, named in groups.items():
+    for word, named in _scan(node, name, prefixes, found).items():
         large = _longest(node, named) if word == "queue" else []
         keys = sorted(named.difference(large))
         chosen = random.Random(0).sample(keys, min(SAMPLED, len(keys)))
         sizes, sampled = _usages(node, large), _usages(node, chosen)
         for size, key in zip(sizes + sampled, large + chosen, strict=False):
             found.largest = max(found.largest, (size, key.decode("utf-8", "replace")))
-        scale = 1 / share if word in MANY else 1.0
         each = len(keys) / len(chosen) if chosen else 0.0
         part = _PART_OF.get(word, "run")
-        found.bytes[part] += (sum(sizes) + each * sum(sampled)) * scale
-        found.keys[part] += (len(sizes) + each * len(sampled)) * scale
+        found.bytes[part] += sum(sizes) + each * sum(sampled)
+        found.keys[part] += len(sizes) + each * len(sampled)
 
 
 def _scan(
-    node: redis.Redis, name: str, prefixes: Sequence[bytes]
-) -> tuple[dict[str, set[bytes]], float]:
-    """(keys by their first word, which share of the server's keys was looked at)."""
+    node: redis.Redis, name: str, prefixes: Sequence[bytes], found: Found
+) -> dict[str, set[bytes]]:
+    """The frontier's keys by their first word."""
     groups: dict[str, set[bytes]] = defaultdict(set)
     cursor = 0
     for _ in range(SCAN_BATCHES):
@@ -122,8 +111,9 @@ def _scan(
             if start is not None:
                 groups[key[len(start) :].decode("utf-8", "replace").partition(":")[0]].add(key)
         if cursor == 0:
-            return groups, 1.0
-    return groups, min(1.0, SCAN_BATCH * SCAN_BATCHES / max(1, node.dbsize()))
+            return groups
+    found.problem = TOO_MANY
+    return {}
 
 
 def _longest(node: redis.Redis, keys: Iterable[bytes]) -> list[bytes]:
@@ -185,7 +175,6 @@ def summary(
         "bytes_per_hour": None if growth is None else round(growth * 3_600),
         "full_in": round(left / growth) if most and growth and growth > 0 else None,
         "largest": {"key": found.largest[1], "bytes": found.largest[0]} if measured else None,
-        "complete": found.complete,
         "problem": found.problem,
     }
 

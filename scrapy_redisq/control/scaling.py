@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Annotated, Any
+
+import msgspec
 
 from scrapy_redisq.control.observed import Observed
 from scrapy_redisq.control.words import counted
@@ -31,42 +33,37 @@ class Wanted:
     because: str
 
 
-class Bounds(TypedDict, total=False):
-    """What `wanted_workers` takes beside what was looked at."""
+class Terms(msgspec.Struct, forbid_unknown_fields=True):
+    """What `wanted_workers` heeds beside what was looked at, and ``/scale/NAME?…`` takes.
 
-    least: int
-    most: int
-    pages_per_minute: float | None
-    concurrency: int
-    rest_after: float
-    run: str
+    ``least`` and ``most`` workers; ``pages_per_minute`` of one (None: the best of those that say
+    it), and the downloads that it has at a time (``concurrency``). A run of which everything waits
+    for longer than ``rest_after`` seconds, or for a person, wants none. ``run`` is the name that
+    workers are given (REDISQ_RUN).
+    """
+
+    least: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = msgspec.field(default=0, name="min")
+    most: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = msgspec.field(default=1_000, name="max")
+    pages_per_minute: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    concurrency: Annotated[int, msgspec.Meta(ge=1)] = CONCURRENCY
+    rest_after: Annotated[float, msgspec.Meta(ge=0)] = math.inf
+    run: str = ""
 
 
 def wanted_workers(
-    status: Mapping[str, Any],
-    waits: Iterable[Waits] = (),
-    *,
-    least: int = 0,
-    most: int = 1_000,
-    pages_per_minute: float | None = None,
-    concurrency: int = CONCURRENCY,
-    rest_after: float = math.inf,
-    run: str = "",
+    status: Mapping[str, Any], waits: Iterable[Waits] = (), terms: Terms | None = None
 ) -> Wanted:
-    """The number of workers that would have work now, from ``least`` to ``most``.
+    """The number of workers that would have work now.
 
-    ``status`` as `Frontier.status` gives it, ``waits`` of its shards; ``pages_per_minute`` of one
-    worker (None: the best of those that say it), and the downloads that it has at a time.
-
-    0 (whatever ``least`` is) only if nothing is left to do: the run is complete, or
-    (REDISQ_KEEP_ALIVE) created = finished, and no start() goes on. A run that only waits keeps one;
-    unless everything waits for longer than ``rest_after`` seconds, or for a person, and no worker
-    holds anything.
-
-    ``run`` is the name that workers are given (REDISQ_RUN): where there is no run of that name yet,
-    one worker is wanted, which begins it. While workers of a run with another name are alive none
-    is, for it would be refused.
+    ``status`` as `Frontier.status` gives it, ``waits`` of its shards. 0 (whatever ``least`` is)
+    only if nothing is left to do: the run is complete, or (REDISQ_KEEP_ALIVE) created = finished,
+    and no start() goes on. A run that only waits keeps one, unless ``rest_after`` says otherwise
+    and no worker holds anything. Where there is no run of the name ``run`` yet, one worker is
+    wanted, which begins it. While workers of a run with another name are alive none is, for it
+    would be refused.
     """
+    terms = terms or Terms()
+    least, run = terms.least, terms.run
     other = status["run_name"]
     if run and status["state"] in OVER and other != run:
         return Wanted(max(1, least), f"the run {run} has not begun")
@@ -77,17 +74,17 @@ def wanted_workers(
     if reason := _over(seen):
         return Wanted(0, reason)
     if status["crawl_paused"]:
-        rests = rest_after < math.inf and not status["leased"]
+        rests = terms.rest_after < math.inf and not status["leased"]
         return Wanted(0 if rests else max(1, least), "the crawl is paused")
-    if (wait := _wait(seen)) is not None and wait > rest_after:
+    if (wait := _wait(seen)) is not None and wait > terms.rest_after:
         what = "a person" if wait == math.inf else f"{wait:,.0f} s"
         return Wanted(0, f"everything waits for {what}")
-    bounds = _bounds(seen, pages_per_minute, max(1, concurrency))
+    bounds = _bounds(seen, terms.pages_per_minute, max(1, terms.concurrency))
     workers, because = min(bounds, key=lambda bound: bound[0])
     if workers < max(1, least):
         workers, because = max(1, least), f"the least; {because}"
-    if workers > most:
-        workers, because = most, f"the most; {because}"
+    if workers > terms.most:
+        workers, because = terms.most, f"the most; {because}"
     return Wanted(workers, because)
 
 

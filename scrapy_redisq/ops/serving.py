@@ -56,15 +56,15 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
         await runner.cleanup()
 
 
-async def until_ended() -> None:
-    """Until SIGINT or SIGTERM."""
+async def serve(app: web.Application, bind: tuple[str, int], told: Callable[[str], str]) -> None:
+    """Answer until SIGINT or SIGTERM; print what is ``told`` of the address, as a browser takes
+    it."""
+    host, port = bind
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
-    await ended.wait()
-
-
-def address_text(host: str, port: int) -> str:
-    """The address as a browser takes it."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    async with listening(app, host, port) as bound:
+        shown = f"[{host}]" if ":" in host else host
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, ended.set)
+        print(told(f"http://{shown}:{bound}"), flush=True)
+        await ended.wait()

@@ -296,19 +296,6 @@ class TestSlots:
         assert redisq("slots").out == "books  no slots\n"
         assert "dropped 1,500" in " ".join(redisq("status").out.split())
 
-    def test_names_of_slots(self, redisq: Redisq, frontier: Frontier) -> None:
-        """A host is found as people write it; names of download_slot are taken as they are."""
-        frontier.push(["https://bücher.example/", "https://a.example/"])
-        frontier.limit("Group Ä", delay=1)
-        for given, found in (
-            ("bücher.example", "xn--bcher-kva.example is paused (1 queued, 0 leased)"),
-            ("BÜCHER.example", "xn--bcher-kva.example is paused (1 queued, 0 leased)"),
-            ("A.Example", "a.example is paused (1 queued, 0 leased)"),
-            ("Group Ä", "Group Ä is paused (0 queued, 0 leased)"),
-            ("Group B", "Group B is paused (nothing is known of it yet)"),
-        ):
-            assert found in redisq("slots", "pause", "books", given).out
-
     @pytest.mark.parametrize(
         ("per_second", "text"),
         [(0.5, "30/m"), (10, "10/s"), (7 / 3_600, "7/h"), (2.5, "150/m"), (1 / 86_400, "1/d")],

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +140,8 @@ def test_purge(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
     ran = redisq("dead", "purge", "books", "--reason", "item_error")
     assert ran.out == "books: 5 dead letters purged\n"
     assert redisq("dead", "purge", "books", "0-1", "--reason", "x").code == 2
-    assert redisq("dead", "purge", "books").out == "books: 19 dead letters purged\n"
+    assert redisq("dead", "purge", "books").code == 2
+    assert redisq("dead", "purge", "books", "--all").out == "books: 19 dead letters purged\n"
     assert list(frontier.dead()) == []
     told = frontier.status()
     assert (told["dead"], told["finished"], told["created"]) == (25, 25, 25)
@@ -165,26 +165,6 @@ def test_export(redisq: Redisq, frontier: Frontier, letters: list[str], tmp_path
     assert ran.code == 1
     assert "no/file" in ran.err or "No such file" in ran.err
     assert [each.name for each in tmp_path.iterdir() if "letters" in each.name] == [path.name]
-
-
-@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 25), ("", 25)])
-def test_who_sits_at_a_terminal_is_asked(
-    redisq: Redisq,
-    frontier: Frontier,
-    letters: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    left: int,
-) -> None:
-    """Before all dead letters are deleted without having been named."""
-    ours, theirs = os.openpty()
-    os.write(ours, f"{answer}\n".encode())
-    with os.fdopen(theirs) as terminal:
-        monkeypatch.setattr(sys, "stdin", terminal)
-        ran = redisq("dead", "purge", "books")
-    os.close(ours)
-    assert "[y/N]" in ran.out
-    assert (ran.code, len(list(frontier.dead()))) == (int(left > 0), left)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import redis
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
-from scrapy_redisq.control.scaling import wanted_workers
+from scrapy_redisq.control.scaling import Terms, wanted_workers
 from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.limits import parse_limit
@@ -97,7 +97,7 @@ CASES: dict[str, tuple[dict[str, Any], Waits, dict[str, Any], int]] = {
 def test_each_case(case: str) -> None:
     """To 0 it scales only where nothing is left to do, or where it may rest."""
     status, look, options, workers = CASES[case]
-    wanted = wanted_workers(status, [look], **options)
+    wanted = wanted_workers(status, [look], Terms(**options))
     assert (wanted.workers, bool(wanted.because)) == (workers, True), wanted.because
 
 

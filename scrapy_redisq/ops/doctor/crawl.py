@@ -136,8 +136,7 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
         return
     parts = sorted(told["parts"].items(), key=lambda part: -part[1]["bytes"])
     shown = ", ".join(f"{name} {size_text(part['bytes'])}" for name, part in parts if part["bytes"])
-    sample = "" if told["complete"] else " (a part of the keys was looked at)"
-    yield ok(f"memory {size_text(told['bytes'])}: {shown}{sample}")
+    yield ok(f"memory {size_text(told['bytes'])}: {shown}")
     each = told["bytes_per_request"]
     if each and each > LARGE_REQUEST:
         yield note(

@@ -5,19 +5,18 @@ Nothing is changed, and no URL and no host is told.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import redis
 from aiohttp import web
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.scaling import CONCURRENCY
+from scrapy_redisq.control.scaling import Terms
 from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
@@ -39,27 +38,12 @@ THREADS = 4
 hangs."""
 
 
-Workers = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
-Positive = Annotated[float, msgspec.Meta(ge=0)]
-
-
-class ScaleQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """What ``/scale/NAME?…`` takes: see `Frontier.wanted_workers`."""
-
-    least: Workers = msgspec.field(default=0, name="min")
-    most: Workers = msgspec.field(default=1_000, name="max")
-    pages_per_minute: Positive | None = None
-    concurrency: Annotated[int, msgspec.Meta(ge=1)] = CONCURRENCY
-    rest_after: Positive = math.inf
-    run: str = ""
-
-
 def scale(frontier: Frontier, query: Mapping[str, str]) -> dict[str, Any]:
     """How many workers would have work: {"workers": N, "because": "…"}. Raises ValueError for other
     parameters, and what `Frontier.wanted_workers` does if Redis is away: then nobody should scale.
     """
     try:
-        given = msgspec.convert(dict(query), ScaleQuery, strict=False)
+        given = msgspec.convert(dict(query), Terms, strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     if given.least > given.most:

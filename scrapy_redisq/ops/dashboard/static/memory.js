@@ -49,7 +49,6 @@ export default function memory(ctx) {
           figure("Grows by", found.bytes_per_hour === null ? "–" : `${bytes(found.bytes_per_hour)}/h`),
           figure("Full in", found.full_in === null ? "–" : duration(found.full_in), found.room_requests === null ? "" : `room for ${number(found.room_requests)} requests`, found.full_in !== null && found.full_in < 86400 ? "bad" : "")),
         found.parts && parts(),
-        !found.complete && h("p", { class: "lead" }, "Some of the keys stand for all: there are too many to look at each."),
       ];
     },
   };
