@@ -8,7 +8,7 @@ import http.client
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -134,24 +134,3 @@ class Served(Answering):
     @property
     def token(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.rules.token}"}
-
-    @contextlib.contextmanager
-    def stream(self, path: str) -> Iterator[Iterator[tuple[str, Any]]]:
-        """The events of a stream as they come: (name, data)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        with contextlib.closing(connection):
-            connection.request("GET", path, headers=self.token)
-            response = connection.getresponse()
-            with contextlib.closing(response):
-                assert response.headers["Content-Type"].startswith("text/event-stream")
-                yield events(response)
-
-
-def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
-    name = ""
-    while line := response.readline():
-        kind, _, text = line.decode().rstrip("\n").partition(": ")
-        if kind == "event":
-            name = text
-        elif kind == "data":
-            yield name, json.loads(text)

@@ -12,7 +12,6 @@ import pytest
 
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.ops.dashboard import streams
 from tests.dashboard.browser import chromium, violations
 from tests.dashboard.made_up import DEAD, HOSTS, make_up
 from tests.dashboard.served import Served
@@ -64,11 +63,8 @@ class Pages:
 
 
 @pytest.fixture
-def opened(
-    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
-    """Opens the dashboard of the server in a browser, which draws its page often."""
-    monkeypatch.setattr(streams, "EVERY", 0.2)
+def opened(redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
+    """Opens the dashboard of the server in a browser."""
 
     @contextmanager
     def opening() -> Iterator[tuple[Pages, Served, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -19,7 +20,6 @@ from lab.launcher import fork
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.commands.dashboard import NoDashboard, kept_token, token_of
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.ops.dashboard import streams
 from scrapy_redisq.ops.dashboard.guard import HEADERS, Rules
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq, at
@@ -48,7 +48,7 @@ def test_nobody_is_given_the_token(dashboard: Served, frontier: Frontier) -> Non
     assert not any(word.encode() in page.body for page in pages for word in (token, NAME))
     wrong = ("Bearer x", "Bearer ä", token, f"Basic {token}")
     for headers in ({}, {"Cookie": f"token={token}"}, *({"Authorization": one} for one in wrong)):
-        for path in ("/api/crawls", f"/api/crawls/{NAME}", HOSTS, "/api/stream", "/api/nothing"):
+        for path in ("/api/crawls", f"/api/crawls/{NAME}", HOSTS, "/api/doctor", "/api/nothing"):
             answer = dashboard.ask(f"{path}?token={token}", headers=headers)
             assert (answer.status, list(answer.json)) == (401, ["error"])
         assert dashboard.ask(HOSTS, PAUSE, headers).status == 401
@@ -145,30 +145,8 @@ def test_ten_megabytes_of_post(dashboard: Served, frontier: Frontier) -> None:
     assert frontier.status()["created"] == 1
 
 
-def test_too_many_look(
-    dashboard: Served, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Streams are bounded, and those who come too late are told so; when others have gone there is
-    room."""
-    frontier.push(["https://a.example/"])
-    monkeypatch.setattr(streams, "MOST", 2)
-    monkeypatch.setattr(streams, "EVERY", 0.1)
-
-    def has_room() -> bool:
-        try:
-            with dashboard.stream("/api/stream"):
-                return True
-        except AssertionError:
-            return False
-
-    with dashboard.stream("/api/stream"), dashboard.stream(f"/api/crawls/{NAME}/stream"):
-        answer = dashboard.ask("/api/stream")
-        assert (answer.status, list(answer.json)) == (503, ["error"])
-    wait_until(has_room, 20, "room")
-
-
 def test_headers_of_every_answer(dashboard: Served, frontier: Frontier) -> None:
-    """Pages, data, errors and streams."""
+    """Pages, data and errors."""
     frontier.push(["https://a.example/"])
     answers = [
         dashboard.ask(path)
@@ -260,7 +238,7 @@ def test_a_token_that_others_know(tmp_path: Path, make: Callable[[Path], None]) 
 
 def test_a_process(redis_server: RedisServer, frontier: Frontier, tmp_path: Path) -> None:
     """It says where it is, and where its token is, not what it is; only who can read that file gets
-    in. It ends well by SIGTERM, also while somebody looks."""
+    in. It ends well by SIGTERM."""
     frontier.push(["https://a.example/"])
     log, kept = tmp_path / "log", tmp_path / ".scrapy" / "redisq-dashboard-token"
     log.touch()
@@ -273,10 +251,10 @@ def test_a_process(redis_server: RedisServer, frontier: Frontier, tmp_path: Path
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{url}api/crawls", timeout=20)
         headers = {"Authorization": f"Bearer {token}"}
-        asked = urllib.request.Request(f"{url}api/stream", headers=headers)
-        with urllib.request.urlopen(asked, timeout=20) as stream:
-            assert stream.readline() == b"event: crawls\n"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0, log.read_text()
+        asked = urllib.request.Request(f"{url}api/crawls", headers=headers)
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert len(json.load(answer)["crawls"]) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, log.read_text()
     finally:
         process.kill()

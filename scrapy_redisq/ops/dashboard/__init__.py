@@ -7,7 +7,6 @@
 ``lists``      hosts and dead letters sorted, grouped, filtered, in pages
 ``reads``      what GET answers
 ``changes``    what POST does
-``streams``    server-sent events
 ``redis_servers``  what the Redis servers say of themselves
 ``static/``    the pages: HTML, CSS and JavaScript as they are served
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator
@@ -14,11 +13,10 @@ from aiohttp import web
 
 from scrapy_redisq.errors import FrontierError, RedisqError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.ops.dashboard import changes, reads, streams
+from scrapy_redisq.ops.dashboard import changes, reads
 from scrapy_redisq.ops.dashboard.crawls import Crawls, NoCrawl
 from scrapy_redisq.ops.dashboard.guard import DATA, MOST_BODY, Rules, add_headers, guarded
 from scrapy_redisq.ops.dashboard.reads import CRAWLS, RULES
-from scrapy_redisq.ops.dashboard.streams import CLOSING, OPEN
 from scrapy_redisq.ops.metrics import exporter
 from scrapy_redisq.ops.serving import Handler, NoThread
 
@@ -44,20 +42,15 @@ STATUSES: dict[int, tuple[type[Exception], ...]] = {
 def make_app(crawls: Crawls, rules: Rules) -> web.Application:
     """The dashboard of these crawls, which are closed with it."""
 
-    async def closing(app: web.Application) -> None:
-        app[CLOSING].set()
-
     async def closed(app: web.Application) -> AsyncIterator[None]:
         yield
         crawls.close()
 
     app = web.Application(middlewares=[in_json, guarded(rules)], client_max_size=MOST_BODY)
     app[CRAWLS], app[RULES], app[exporter.PROGRAMS] = crawls, rules, crawls.programs
-    app[CLOSING], app[OPEN] = asyncio.Event(), set()
     app.on_response_prepare.append(add_headers)
-    app.on_shutdown.append(closing)
     app.cleanup_ctx.append(closed)
-    for module in (reads, changes, streams, exporter):
+    for module in (reads, changes, exporter):
         app.add_routes(module.routes)
     app.add_routes(pages())
     return app

@@ -122,6 +122,6 @@ def guarded(rules: Rules) -> Any:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """The headers of every answer, errors and streams too."""
+    """The headers of every answer, errors too."""
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")

@@ -3,9 +3,9 @@
 import { setClock } from "./format.js";
 
 const KEPT = "redisq-token";
-const SILENT = 20_000; // ms without an event after which a stream is taken for dead
+const EVERY = 2000; // ms between two questions what is new
+const SILENT = 20_000; // ms for an answer to that
 const PATIENCE = 60_000; // ms for an answer to what is asked
-const PAUSES = [500, 1000, 2000, 4000]; // ms between attempts to begin a stream anew
 
 let asking = null;
 let ask = () => Promise.reject(new Error("nobody to ask for the token"));
@@ -93,78 +93,31 @@ export async function file(url, query) {
   return response.blob();
 }
 
-// Server-sent events, read by fetch() because EventSource sends no header. on(event, data) for each,
-// state("live" | "cut", error) when it begins, and when it breaks off: then it is begun anew. Rests
-// while nobody sees the page. Returns a function that ends it.
-export function stream(url, on, state) {
+// Asks now and again, while somebody sees the page: on(answer), or failed(error). Returns a function
+// that ends it.
+export function poll(url, on, failed) {
   let ended = false;
-  let attempt = 0;
-  let controller = null;
-  let wake = () => {};
-  const seen = () => {
-    if (document.hidden) controller?.abort();
-    else wake();
-  };
-  document.addEventListener("visibilitychange", seen);
-  window.addEventListener("online", seen);
-
-  const pause = (ms) => new Promise((resolve) => {
-    wake = resolve;
-    if (ms !== null) setTimeout(resolve, ms);
-  });
-
-  async function read() {
-    controller = new AbortController();
-    let silence = setTimeout(() => controller.abort(), SILENT);
+  let isAsking = false;
+  async function ask() {
+    if (ended || isAsking || document.hidden) return;
+    isAsking = true;
     try {
-      const response = await send(url, { signal: controller.signal });
-      if (!response.ok) throw new Failed(response.status, (await told(response)).error);
-      let text = "";
-      const decoder = new TextDecoder();
-      const reader = response.body.getReader();
-      for (;;) {
-        const { done, value } = await reader.read();
-        if (done) return;
-        clearTimeout(silence);
-        silence = setTimeout(() => controller.abort(), SILENT);
-        text += decoder.decode(value, { stream: true });
-        const events = text.split("\n\n");
-        text = events.pop();
-        for (const event of events) {
-          const [, name, data] = event.match(/^event: (.*)\ndata: (.*)$/) || [];
-          if (!name || ended) continue;
-          attempt = 0;
-          state("live");
-          on(name, JSON.parse(data));
-        }
-      }
+      const found = await json(url, { within: SILENT });
+      if (!ended) on(found);
+    } catch (error) {
+      if (!ended) failed(error);
     } finally {
-      clearTimeout(silence);
+      isAsking = false;
     }
   }
-
-  async function run() {
-    while (!ended) {
-      let error = null;
-      try {
-        await read();
-      } catch (problem) {
-        error = problem;
-      }
-      if (ended) return;
-      if (document.hidden) await pause(null);
-      else {
-        state("cut", error);
-        await pause(PAUSES[Math.min(attempt++, PAUSES.length - 1)]);
-      }
-    }
-  }
-  run();
+  const timer = setInterval(ask, EVERY);
+  document.addEventListener("visibilitychange", ask);
+  window.addEventListener("online", ask);
+  ask();
   return () => {
     ended = true;
-    controller?.abort();
-    wake();
-    document.removeEventListener("visibilitychange", seen);
-    window.removeEventListener("online", seen);
+    clearInterval(timer);
+    document.removeEventListener("visibilitychange", ask);
+    window.removeEventListener("online", ask);
   };
 }

@@ -1,4 +1,4 @@
-// The frame of all pages: which one is shown, the stream that keeps it up to date, what is wrong.
+// The frame of all pages: which one is shown, what keeps it up to date, what is wrong.
 
 import * as api from "./api.js";
 import { h, render } from "./dom.js";
@@ -23,7 +23,7 @@ const page = {
   session: null, view: null, place: "", name: null, tab: "", told: null, seen: 0, trouble: null, missing: false, end: () => {},
 };
 
-const LIVE = 6; // seconds: what is older is not called live (an event comes each two)
+const LIVE = 6; // seconds: what is older is not called live (it is asked for each two)
 
 // #/crawl/NAME/TAB?query
 function read() {
@@ -37,7 +37,7 @@ function read() {
 export const link = (name, tab = "", query = null) =>
   `#/crawl/${encodeURIComponent(name)}${tab && `/${tab}`}${query ? `?${new URLSearchParams(query)}` : ""}`;
 
-// What a view gets: the name of the crawl, what the stream told last, and ways to act. All of it is
+// What a view gets: the name of the crawl, what was told last, and ways to act. All of it is
 // about this crawl, also after another is shown.
 function context(query) {
   const { name } = page;
@@ -97,15 +97,15 @@ function go() {
   const wanted = read();
   const place = `${wanted.kind}/${wanted.name}/${wanted.tab}`;
   if (place === page.place && page.view) return;
-  const isSameStream = page.view && wanted.name === page.name && wanted.kind === page.kind;
+  const isSame = page.view && wanted.name === page.name && wanted.kind === page.kind;
   page.context?.end();
   closeDialog();
   const hadPage = Boolean(page.place);
   Object.assign(page, { place, kind: wanted.kind, name: wanted.name, tab: wanted.tab });
-  if (!isSameStream) {
+  if (!isSame) {
     page.end();
     Object.assign(page, { told: null, trouble: null, missing: false });
-    page.end = api.stream(page.name ? api.path("crawls", page.name, "stream") : "/api/stream", heard, state);
+    page.end = api.poll(page.name ? api.path("crawls", page.name) : "/api/crawls", heard, failed);
   }
   const make = page.name ? TABS.find(([tab]) => tab === page.tab)[2] : page.kind === "servers" ? servers : overview;
   page.context = context(wanted.query);
@@ -117,18 +117,16 @@ function go() {
   scrollTo(0, 0);
 }
 
-function heard(event, data) {
-  if (event === "away") page.trouble = data.error;
-  else Object.assign(page, { told: data, seen: Date.now() - 1000 * data.age, trouble: null, missing: false });
+function heard(data) {
+  Object.assign(page, { told: data, seen: Date.now() - 1000 * data.age, trouble: null, missing: false });
   page.view.heard?.(data);
   draw();
 }
 
-function state(now, error) {
-  if (now !== "cut") return;
-  page.missing = error?.status === 404;
+function failed(error) {
+  page.missing = error.status === 404;
   if (page.missing) Object.assign(page, { told: null, trouble: null });
-  else page.trouble = error?.status ? error.message : "The dashboard does not answer. Trying again…";
+  else page.trouble = error.status ? error.message : "The dashboard does not answer. Trying again…";
   draw();
 }
 
