@@ -24,7 +24,7 @@
 The words of the protocol, in brackets what the trade calls them:
 
 frontier     all state of one crawl, under one name
-shard        one part of a frontier: one hash tag, one slot of a Redis Cluster
+shard        one part of a frontier: one hash tag, one hash slot of a Redis Cluster
 slot         Scrapy's download slot of a request, mostly its host: the unit of fairness and limits
 run          from the first request until everything is finished; shard 0 keeps its state
 generation   the run that began a dupefilter, with which later runs may go on
