@@ -175,6 +175,7 @@ def summary(
         "bytes_per_hour": None if growth is None else round(growth * 3_600),
         "full_in": round(left / growth) if most and growth and growth > 0 else None,
         "largest": {"key": found.largest[1], "bytes": found.largest[0]} if measured else None,
+        "complete": measured,
         "problem": found.problem,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -292,6 +293,18 @@ def test_a_server_that_goes_away() -> None:
     finally:
         served.close()
         server.close()
+
+
+def test_streams(dashboard: Served, frontier: Frontier) -> None:
+    """Programs may have what the pages ask for as events."""
+    frontier.push(["https://a.example/"])
+    for path, event in (("/api/stream", "crawls"), (f"{CRAWL}/stream", "status")):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{dashboard.port}{path}", headers=dashboard.token
+        )
+        with urllib.request.urlopen(request, timeout=20) as stream:
+            assert stream.readline() == f"event: {event}\n".encode()
+            assert json.loads(stream.readline().removeprefix(b"data: "))
 
 
 def test_doctor(

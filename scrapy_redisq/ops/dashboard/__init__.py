@@ -7,6 +7,7 @@
 ``lists``      hosts and dead letters sorted, grouped, filtered, in pages
 ``reads``      what GET answers
 ``changes``    what POST does
+``streams``    server-sent events, for programs
 ``redis_servers``  what the Redis servers say of themselves
 ``static/``    the pages: HTML, CSS and JavaScript as they are served
 

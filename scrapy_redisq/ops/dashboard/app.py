@@ -13,7 +13,7 @@ from aiohttp import web
 
 from scrapy_redisq.errors import FrontierError, RedisqError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.ops.dashboard import changes, reads
+from scrapy_redisq.ops.dashboard import changes, reads, streams
 from scrapy_redisq.ops.dashboard.crawls import Crawls, NoCrawl
 from scrapy_redisq.ops.dashboard.guard import DATA, MOST_BODY, Rules, add_headers, guarded
 from scrapy_redisq.ops.dashboard.reads import CRAWLS, RULES
@@ -50,7 +50,7 @@ def make_app(crawls: Crawls, rules: Rules) -> web.Application:
     app[CRAWLS], app[RULES], app[exporter.PROGRAMS] = crawls, rules, crawls.programs
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.append(closed)
-    for module in (reads, changes, exporter):
+    for module in (reads, changes, streams, exporter):
         app.add_routes(module.routes)
     app.add_routes(pages())
     return app

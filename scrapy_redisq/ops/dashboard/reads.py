@@ -131,6 +131,7 @@ async def list_hosts(request: web.Request) -> web.Response:
             "total": len(matching),
             "queued": sum(host.queued for host in matching),
             "known": len(known),
+            "complete": True,
             "age": age,
         }
         return told if offset else {**told, "counts": lists.counts(known)}
@@ -169,6 +170,7 @@ async def list_letters(request: web.Request) -> web.Response:
             "letters": [found[letter_id] for letter_id in ids if letter_id in found],
             "groups": lists.groups(known, match),
             "known": len(known),
+            "complete": True,
             "age": age,
         }
 
