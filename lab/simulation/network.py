@@ -306,10 +306,9 @@ class PubSub:
     async def get_message(self, timeout: float) -> dict[str, bytes] | None:
         if not self._messages:
             self.news.clear()
-            try:
-                await asyncio.wait_for(self.news.wait(), timeout)
-            except asyncio.TimeoutError:
-                return None
+            timer = asyncio.get_running_loop().call_later(timeout, self.news.set)
+            await self.news.wait()
+            timer.cancel()
         if self.broken:
             raise redis.ConnectionError("simulated: connection closed by server")
         await asyncio.sleep(self._network.latency)

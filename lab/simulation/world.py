@@ -67,7 +67,7 @@ SETTINGS: dict[str, Any] = {
     "ADDONS": {"scrapy_redisq.Addon": 500},
     "DOWNLOAD_HANDLERS": {"http": "lab.simulation.spider.Downloads", "https": None},
     "COOKIES_ENABLED": False,
-    "CONCURRENT_ITEMS": 8,  # so many tasks are made for each response
+    "CONCURRENT_ITEMS": 3,  # so many tasks are made for each response
     "ITEM_PIPELINES": {"lab.simulation.spider.Refuse": 1, "lab.simulation.spider.Sink": 2},
     "REDISQ_CONNECT_TIMEOUT": 120,  # one fault may follow the other
     "REDISQ_RETRY_DELAYS": [0.2],

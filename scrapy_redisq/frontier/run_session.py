@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -262,15 +262,18 @@ class RunSession:
     def start(self, worker: Worker) -> None:
         """Begin to exchange for ``worker`` in the background."""
         self.worker = worker
-        running = [*map(shard_task.exchange_on, self.sessions), self._look_for_ended()]
-        self._running = [asyncio.ensure_future(self._run(each)) for each in running]
-        self._helpers = [asyncio.ensure_future(listen(self))]
+        self._running = [
+            asyncio.ensure_future(self._run(shard_task.exchange_on, session))
+            for session in self.sessions
+        ]
+        helpers = [listen(self), self._run(self._look_for_ended)]
+        self._helpers = [asyncio.ensure_future(helper) for helper in helpers]
         if self.joined.trash or self.joined.former_shards:
             self._helpers.append(asyncio.ensure_future(self._sweep()))
 
-    async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, part: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         try:
-            await coroutine
+            await part(*arguments)
         except Exception as error:
             if not isinstance(error, (FrontierLost, FrontierCorrupt)):
                 logger.exception("The exchange with Redis failed in an unexpected way")
@@ -280,9 +283,9 @@ class RunSession:
 
     async def _look_for_ended(self) -> None:
         """One look for all shards: were each to look by itself, each would find a part."""
-        while not self.stopping:
+        while True:
             if self.worker.is_busy():
-                await self.stopped_within(LOOK_FOR_ENDED)
+                await asyncio.sleep(LOOK_FOR_ENDED)
                 self.worker.collect_ended()
                 self.wake()
             else:
@@ -380,7 +383,6 @@ class RunSession:
     async def stop(self) -> None:
         """End the background tasks; exchanges under way are awaited, not cut off."""
         self._stop.set()
-        self._landed.set()
         for session in self.sessions:
             session.interrupt()
         # More than once: wait_for() can lose a cancellation before Python 3.12.

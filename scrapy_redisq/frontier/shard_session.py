@@ -8,7 +8,6 @@ reply was lost, `call` makes the same exchange again, under the same number.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import math
@@ -313,8 +312,10 @@ class ShardSession:
         pause = self.pause(demand)
         if pause > 0:
             self._planned_at = time.monotonic() + pause
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake_up.wait(), pause)
+            # Not wait_for(), which makes a task of it: this is waited for after each exchange.
+            timer = asyncio.get_running_loop().call_later(pause, self._wake_up.set)
+            await self._wake_up.wait()
+            timer.cancel()
         self._wake_up.clear()
         self._planned_at = 0.0
 

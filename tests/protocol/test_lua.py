@@ -223,7 +223,7 @@ def test_heads_name_what_calls_send() -> None:
         admin.note("n", "by", "what", "on", 1),
         admin.actions("n"),
         admin.tell("n", "quiet", None),
-        admin.pause_run("n", 0, paused=True),
+        admin.pause_run("n", paused=True),
     ]
     fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
     sent: dict[str, set[str]] = {name: set() for name in SCRIPTS}
