@@ -85,16 +85,18 @@ def report(records: list[Record], size_name: str) -> str:
         f"Written by `make faults` on {datetime.now(timezone.utc):%Y-%m-%d} on {_machine()}; "
         f"{_versions()}.",
         "",
-        f"Unless the fault asks for other sizes: a site of {size.pages:,} pages, each linked from "
-        f"at least three others, one item a page into a sink with one row per URL, "
-        f"{size.workers} `scrapy crawl` processes, a lease TTL of {size.ttl:g} s. The site's own "
-        f"log is the count of fetches; refetch is (fetches − pages) / pages, and what is allowed "
-        f"is what the dead workers held, at most {MOST_LEASES} requests each. Measured and allowed "
-        f"are the largest of all runs, missing pages and duplicate rows their sums. In each run "
-        f"also: no lease, no entry and no undocumented key is left, survivors end with `finished` "
-        f"and exit code 0, no password and no traceback is in a log. F01b writes to PostgreSQL, "
-        f"F39 to F43 to SQLite, PostgreSQL and MariaDB, {1 + FACTS} items a page: what is missing "
-        f"or duplicate are then rows.",
+        f"Unless a fault asks for other sizes, a run has a site of {size.pages:,} pages, each "
+        f"linked from at least three others, {size.workers} `scrapy crawl` processes, and a lease TTL of "
+        f"{size.ttl:g} s. Each page has one item, for a sink with one row per URL. F01b writes "
+        f"{1 + FACTS} items a page to PostgreSQL, F39 to F43 to SQLite, PostgreSQL and MariaDB; "
+        f"there the columns count rows.",
+        "",
+        f"- *Refetched* is (fetches − pages) / pages, by the site's own log. *Allowed* are the "
+        f"requests that dead workers held, at most {MOST_LEASES} each. Both are the largest of all "
+        f"runs.",
+        "- Missing pages and duplicate rows are the sums of all runs.",
+        "- After each run no lease, no entry and no undocumented key is left. Survivors end with "
+        "`finished` and exit code 0. No log has a password or a traceback.",
         "",
         "| | fault | runs | pages missing | duplicate rows | refetched | allowed |",
         "|---|---|--:|--:|--:|--:|--:|",

@@ -93,7 +93,7 @@ def test_f51_a_slot_moved_key_by_key(rig: Rig, shards: int) -> None:
 
 @full
 def test_f52_slots_moved_at_once(rig: Rig) -> None:
-    """CLUSTER MIGRATESLOTS of Valkey 9: a shard's slot goes from master to master, whole."""
+    """CLUSTER MIGRATESLOTS of Valkey 9: a shard's hash slot goes from master to master, whole."""
     cluster = set_up(rig, kind="valkey-9", replicas=0)
     rig.fleet()
     rig.wait_for_pages(0.1)
@@ -187,7 +187,7 @@ def test_f56_all_restarted(rig: Rig, together: bool) -> None:
 
 @full
 def test_f57_a_master_more(rig: Rig) -> None:
-    """A master joins while the crawl runs, and gets the slots of all shards, one by one."""
+    """A master joins while the crawl runs, and gets the hash slots of all shards, one by one."""
     cluster = set_up(rig, replicas=0)
     rig.fleet()
     rig.wait_for_pages(0.2)
@@ -227,8 +227,8 @@ def test_f58_cut_off_from_the_others(rig: Rig, shards: int) -> None:
 
 @full
 def test_f59_cut_off_from_workers(rig: Rig) -> None:
-    """The other nodes and its replica reach a master that workers do not: it stays one, they wait
-    for it, and other shards go on."""
+    """Workers do not reach a master that the other nodes and its replica reach. It stays a master,
+    workers wait for it, and other shards go on."""
     cluster = set_up(rig)
     rig.fleet()
     rig.wait_for_pages(0.3)

@@ -64,7 +64,7 @@ def test_signals_during_start(rig: Rig) -> None:
 
 @pytest.mark.full
 def test_signals_during_close(rig: Rig) -> None:
-    """A second SIGTERM while the first one is being obeyed: at most its pages are fetched again."""
+    """A second SIGTERM while the worker obeys the first: at most its pages are fetched again."""
     runs = int(rig.size.pick(2, 8))
     rig.set_up(pages=2_000, delay=0.3, ttl=2)
     for _ in range(runs):

@@ -33,7 +33,7 @@ def test_f15_cut_off(rig: Rig) -> None:
 
 @pytest.mark.full
 def test_f16_slow_and_broken(rig: Rig) -> None:
-    """200 ms to Redis, and 2 % of what is sent ends in a reset of the connection."""
+    """200 ms to Redis, and 2 % of the messages end in a reset of the connection."""
     rig.set_up(delay=0.02, ttl=15)
     proxy = rig.proxy()
     # In the short time that the small crawl takes as many as in a minute of the large one's.

@@ -38,7 +38,7 @@ def test_f02_kill_all(rig: Rig, ttls: int) -> None:
 
 
 def test_f03_terminate_one_of_four(rig: Rig) -> None:
-    """SIGTERM to one of four: what it had not started goes to the others within a second."""
+    """SIGTERM to one of four: the others get its requests that have not begun within a second."""
     rig.set_up(delay=rig.size.pick(0.3, 0.15), ttl=60)
     fleet = rig.fleet(4)
     rig.wait_for_pages(rig.size.pick(0.3, 0.1))
@@ -72,7 +72,7 @@ def test_f03_terminate_one_of_four(rig: Rig) -> None:
 
 
 def test_f05_poison(rig: Rig) -> None:
-    """A page that ends its process each time: it alone becomes a dead letter."""
+    """A page kills its process each time: it alone becomes a dead letter."""
     deliveries = int(rig.size.pick(3, 5))
     pages = int(rig.size.pick(125, 1_000))
     rig.set_up(pages=pages, ttl=1, hold=True, REDISQ_MAX_DELIVERIES=deliveries)

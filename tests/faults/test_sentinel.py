@@ -96,7 +96,7 @@ def test_f66_primary_killed(rig: Rig, kind: str) -> None:
 
 @pytest.mark.full
 def test_f67_old_primary_comes_back(rig: Rig) -> None:
-    """The primary is killed and comes back with its data: for a while it says that it is one."""
+    """The killed primary comes back with its data, and claims for a while to be the primary."""
     group = set_up(rig, delay=0.02, aof=True)
     fleet = rig.fleet()
     rig.wait_for_pages(0.3)

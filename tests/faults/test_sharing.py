@@ -61,7 +61,7 @@ def test_f32_one_closes_early(rig: Rig) -> None:
 
 @pytest.mark.full
 def test_f28_clocks_an_hour_off(rig: Rig) -> None:
-    """Workers whose clocks are an hour ahead and an hour behind."""
+    """Workers' clocks are an hour ahead and an hour behind."""
     rig.set_up()
     clocks = ["3600", "-3600", "0", "7200"][: max(2, rig.size.workers)]
     with together(rig.folder) as gate:
