@@ -102,9 +102,8 @@ class Doubts:
         row.proofs += 1
         return row.proofs >= PROOFS
 
-    def set_aside(self, row: Waiting, *, together: bool = False, slow: bool = False) -> None:
-        """It is tried again later, alone, or with other rows; a ``slow`` one not so soon."""
-        row.together = together
+    def set_aside(self, row: Waiting, *, slow: bool) -> None:
+        """It is tried again later, alone; a ``slow`` one not so soon."""
         first = FIRST_OF_SLOW if slow else FIRST
         row.due = time.monotonic() + min(first * 2**row.tries, LAST)
         row.tries = min(row.tries + 1, 20)
@@ -115,13 +114,12 @@ class Doubts:
         return min((row.due for row in self._aside), default=None)
 
     def take_due(self) -> list[Waiting]:
-        """Remove and return the rows to be tried again now: one, or those that wait for others."""
+        """Remove and return the row to be tried again now, if there is one."""
         now = time.monotonic()
-        due = [row for row in self._aside if row.due <= now]
-        batch = [row for row in due if row.together] or due[:1]
-        for row in batch:
+        due = [row for row in self._aside if row.due <= now][:1]
+        for row in due:
             self._aside.remove(row)
-        return batch
+        return due
 
     def forget(self, row: Waiting) -> None:
         """It is not to be written any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +54,6 @@ class Waiting:
     tries: int = 0
     due: float = 0.0
     """When it is to be tried again (time.monotonic())."""
-    together: bool = False
-    """It waits for other rows, and is tried again with those that do so, too."""
     passed: int | None = None
     """How many batches with rows of its kind had passed when it failed."""
 
@@ -96,12 +94,12 @@ class Endings:
         """The crawl ends before: its page goes back."""
         self._end(waiting, lambda: self.returned(waiting.page))
 
-    def give_back_later(self, waiting: Waiting, delays: Sequence[float]) -> bool:
-        """It may be written later: its page is fetched again, after the seconds of ``delays``.
+    def give_back_later(self, waiting: Waiting, delay: float) -> bool:
+        """Another worker may write it: its page is fetched again, after ``delay`` seconds.
 
-        -> False if there is no page, or if that has been done so often; nothing has ended then.
+        -> False if there is no page; nothing has ended then.
         """
-        if self.pages is None or not self.pages.give_back_later(waiting.page, delays):
+        if self.pages is None or not self.pages.give_back_later(waiting.page, delay):
             return False
         words = "it cannot be written yet; its page is fetched again later"
         self._end(waiting, lambda: ItemReturned(words, log_level=self._told(waiting.page)))

@@ -29,7 +29,6 @@ from scrapy_redisq._scrapy.crawl import close_spider, has_pending_requests, is_c
 from scrapy_redisq.errors import (
     BatchTooLarge,
     ConnectionLost,
-    ReferenceMissing,
     RowLocked,
     RowRefused,
     SinkMismatch,
@@ -70,14 +69,9 @@ LOSSES = 3
 """So often in a row the connection is lost with the same rows, or a lock is not given, before they
 may be the reason."""
 
-REFERENCE_TRIES = 4
-"""So often a row that refers to one which is not there is tried again, within three seconds."""
-
-REFERENCE_DELAYS = (3.0, 10.0, 30.0, 100.0, 300.0)
-"""Seconds after which its page is then fetched again, each time; after that it is refused."""
-
-ELSEWHERE = (3.0,) * 1000
-"""The same for a page of which this worker cannot tell whether it is at fault."""
+ELSEWHERE = 3.0
+"""Seconds after which a page is fetched again of which this worker cannot tell whether it is at
+fault."""
 
 
 class _Unknown(WriteFailed):
@@ -257,7 +251,7 @@ class Writer:
                 elif len(piece) > 1:
                     at = len(piece) // 2
                     pieces += [piece[at:], piece[:at]]
-                elif not isinstance(error, ReferenceMissing) or not self._try_later(piece[0]):
+                else:
                     self._refuse(piece, error)
             else:
                 attempts = 0
@@ -319,7 +313,10 @@ class Writer:
             if proof and self.doubts.proved(waiting):
                 self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
                 return
-        self._set_aside(waiting, slow=slow or isinstance(error, ConnectionLost))
+        self.doubts.set_aside(waiting, slow=slow or isinstance(error, ConnectionLost))
+        # Others may come that tell, where it is one of all that Scrapy may work on.
+        if len(self.doubts) <= HELD:
+            self._endings.hold(waiting)
         if not self.doubts.all_fail:
             # Nothing is claimed while a sink is away, and then there is nothing to compare with.
             self._is_back(known=False)
@@ -331,12 +328,6 @@ class Writer:
                     "takes other rows meanwhile: %s",
                     *(type(self._pipeline).__name__, error),
                 )
-
-    def _set_aside(self, waiting: Waiting, *, together: bool = False, slow: bool = False) -> None:
-        self.doubts.set_aside(waiting, together=together, slow=slow)
-        # Others may come that tell, where it is one of all that Scrapy may work on.
-        if len(self.doubts) <= HELD:
-            self._endings.hold(waiting)
 
     def _is_at_end(self) -> bool:
         """No row has come for minutes, and this worker finds no request that might bring one."""
@@ -357,16 +348,6 @@ class Writer:
             logger.debug("%s takes no other rows: %r", type(self._pipeline).__name__, problem)
             return False
         return taken
-
-    def _try_later(self, waiting: Waiting) -> bool:
-        """The row that it refers to may come later, in this batch or of another page."""
-        if waiting.tries < REFERENCE_TRIES:
-            self._set_aside(waiting, together=True)
-            return True
-        given_back = self._endings.give_back_later(waiting, REFERENCE_DELAYS)
-        if given_back:
-            self.doubts.forget(waiting)
-        return given_back
 
     # A sink that is away, and how long a crawl that ends waits for it
 

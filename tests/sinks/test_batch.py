@@ -8,10 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 import scrapy
 
-from lab.databases import SQLiteDatabase
 from lab.servers import RedisServer, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.control import Frontier
@@ -92,30 +90,6 @@ def test_keys_stay_the_same(crawl: Run, redis_server: RedisServer, tmp_path: Pat
     assert all(len(key) == 32 for key in keys[0].values())
 
 
-def test_away(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
-    """While the sink is away leases are kept and none are added; later all goes on, once each."""
-    with Site(linked_pages(PAGES, delay=0.05)) as site:
-        given = settings(tmp_path, CONCURRENT_REQUESTS=4)
-        worker = crawl("follow", site, given)
-        wait_until(lambda: len(written(tmp_path)) > 5, 20, "the first items")
-        turn(tmp_path, "away", True)
-        worker.wait_for("cannot write")
-        claimed = status(redis_server)["claimed"]
-        hits = len(site.hits)
-        wait_until(lambda: worker.log.count("the disk is on holiday"), 5, "it says so")
-        with pytest.raises(AssertionError):
-            wait_until(lambda: status(redis_server)["claimed"] > claimed, 3.5, "a claim")
-        assert len(site.hits) <= hits + 8
-        turn(tmp_path, "away", False)
-        assert worker.wait().reason == "finished", worker.log
-    assert numbers(tmp_path) == Counter(range(PAGES))
-    assert max(site.counts().values()) == 1
-    assert worker.log.count("cannot write") == 1
-    assert worker.log.count("writes again") == 1
-    assert "Traceback" not in worker.log
-    assert status(redis_server)["sink"]["retries"] >= 3
-
-
 def test_refused_rows(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
     """Only the pages of refused rows become dead letters, with the sink's words.
 
@@ -139,20 +113,6 @@ def test_refused_rows(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> 
             assert frontier.requeue(reason="sink") == len(refused)
         crawl("follow", site, settings(tmp_path)).wait()
     assert set(numbers(tmp_path)) == set(range(PAGES))
-
-
-def test_many_bad_rows_at_the_end(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
-    """They do not keep a crawl open: their pages are dead letters, and all others are written."""
-    with Site(linked_pages(PAGES, delay=0.2)) as site:
-        given = settings(tmp_path)
-        given["ITEM_PIPELINES"] = json.dumps({"crawls.sinks.HastyLines": 300})
-        workers = crawl.fleet(2, "follow", site, given)
-        wait_until(lambda: len({row["pid"] for row in written(tmp_path)}) == 2, 20, "rows of both")
-        turn(tmp_path, "old", True)
-        for worker in workers:
-            assert worker.wait().reason == "finished", worker.log
-    assert len(set(numbers(tmp_path))) + status(redis_server)["dead"] == PAGES
-    assert status(redis_server)["dead"] > 5
 
 
 def test_mismatch_ends_the_crawl(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
@@ -182,25 +142,6 @@ def test_does_not_open(crawl: Run, redis_server: RedisServer, tmp_path: Path) ->
         assert site.hits == []
         state = status(redis_server)
         assert (state["leased"], state["finished"], state["workers"]) == (0, 0, [])
-
-
-def test_closing_while_away(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
-    """A worker that is told to end while its sink is away gives its pages back, in time."""
-    with Site(linked_pages(PAGES, delay=0.2)) as site:
-        given = settings(tmp_path, BATCH_SECONDS=0.2, REDISQ_CLOSE_TIMEOUT=1)
-        worker = crawl("follow", site, given)
-        wait_until(lambda: len(written(tmp_path)) > 5, 20, "the first items")
-        turn(tmp_path, "away", True)
-        worker.wait_for("cannot write")
-        worker.process.send_signal(signal.SIGTERM)
-        worker.wait(15)
-        assert "Traceback" not in worker.log
-        state = status(redis_server)
-        assert (state["leased"], state["dead"], state["workers"]) == (0, 0, [])
-        assert state["finished"] == len(written(tmp_path))
-        turn(tmp_path, "away", False)
-        assert crawl("follow", site, given).wait().reason == "finished"
-    assert numbers(tmp_path) == Counter(range(PAGES))
 
 
 def test_finishes_only_after_the_write(
@@ -272,32 +213,3 @@ def test_start_waits_for_the_sink(crawl: Run, redis_server: RedisServer, tmp_pat
         turn(tmp_path, "away", False)
         assert crawl("only_here", site, given, items=500).wait().reason == "finished"
     assert numbers(tmp_path) == Counter([*range(500), 3])
-
-
-def test_items_that_refer_to_those_of_other_pages(
-    crawl: Run, redis_server: RedisServer, sqlite_database: SQLiteDatabase
-) -> None:
-    """With one lease at a time pages go back until what they refer to is there, a few times."""
-    sqlite_database.fresh()
-    sqlite_database.execute(
-        "CREATE TABLE item (url TEXT PRIMARY KEY, of TEXT REFERENCES item (url))"
-    )
-    table = {"table": "item", "key": ["url"], "columns": {"url": "str", "of": "str"}}
-    given = {
-        "ITEM_PIPELINES": json.dumps({"crawls.sinks.HastyDatabase": 300}),
-        "REDISQ_DATABASE_URL": sqlite_database.url,
-        "REDISQ_TABLES": json.dumps({"dict": table}),
-        "CONCURRENT_REQUESTS": 1,
-        "REDISQ_MAX_LEASES": 1,
-    }
-    with Site(linked_pages(13)) as site:
-        worker = crawl("refers", site, given).wait()
-        assert worker.reason == "finished"
-        counts = site.counts()
-    found = {int(url) for (url,) in sqlite_database.query("SELECT url FROM item")}
-    assert found == set(range(12))
-    with Frontier.from_url(redis_server.url, "refers") as frontier:
-        (letter,) = frontier.dead(reason="sink")
-    assert "FOREIGN KEY" in letter.detail
-    assert counts["/12"] == 6
-    assert max(count for path, count in counts.items() if path != "/12") <= 3

@@ -18,7 +18,6 @@ from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.conftest import DATABASE_FIXTURES
 from tests.sinks.test_doubt import (
-    LIMITED,
     Book,
     Scan,
     books,
@@ -176,19 +175,3 @@ def test_connections_end_at_the_commit(
             assert await results(tasks) == [ItemRefused] * 3
 
     asyncio.run(crawl())
-
-
-def test_a_limit_for_transactions(postgres_server: PostgresServer) -> None:
-    """``transaction_timeout``, which ends the connection, makes batches smaller."""
-    postgres_server.empty()
-
-    async def crawl() -> None:
-        async with pipeline(postgres_server):
-            pass
-        for sql in LIMITED["postgres"][1:]:
-            postgres_server.execute(sql)
-        async with pipeline(postgres_server, "?options=-ctransaction_timeout%3D300") as sink:
-            assert await results(put(sink, *books(MANY))) == [None] * MANY
-
-    asyncio.run(crawl())
-    assert len(urls(postgres_server)) == MANY

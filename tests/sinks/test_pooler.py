@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 import sqlalchemy as sa
 
 from lab.databases import PgBouncer, PostgresServer, pgbouncer_binary
-from lab.servers import wait_until
-from scrapy_redisq.errors import SinkUnavailable
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.upsert import Record, Target, write
 
@@ -62,37 +59,3 @@ def test_workers_do_not_meet_in_a_session(pooler: PgBouncer) -> None:
             found = connection.execute(sa.select(target.table.c.value)).scalars().all()
         assert found == [stored] * 80
         server.close()
-
-
-def test_a_statement_that_waits_is_cancelled(
-    pooler: PgBouncer, postgres_server: PostgresServer
-) -> None:
-    """Also through the pooler, and only that one."""
-    server = DatabaseServer(pooler.url, connect_timeout=20)
-    server.open()
-    target = _target(server, "books", sa.Text)
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            with server.transaction() as connection:
-                connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
-                write(connection, [Record(target, {"key": 1, "value": "a"})])
-        except SinkUnavailable as error:
-            raised.append(error)
-
-    holder = sa.create_engine(postgres_server.url, poolclass=sa.NullPool)
-    with holder.connect() as connection:
-        connection.exec_driver_sql("LOCK TABLE books")
-        worker = threading.Thread(target=work)
-        worker.start()
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        wait_until(lambda: postgres_server.query(waiting), 20, "a statement that waits")
-        server.cancel()
-        worker.join(20)
-        assert not worker.is_alive()
-        assert "cancel" in str(raised[0])
-    with server.transaction() as after:
-        write(after, [Record(target, {"key": 1, "value": "b"})])
-    server.close()
-    assert postgres_server.query("SELECT * FROM books") == [(1, "b")]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import gc
 import logging
-import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ import sqlalchemy as sa
 from lab.databases import (
     PASSWORD,
     Database,
-    PostgresServer,
     SQLiteDatabase,
 )
 from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable, WriteFailed
@@ -240,17 +237,6 @@ def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> Non
         assert _rows(server, table) == [("a", "same", 1, 1)]
 
 
-def test_a_database_without_an_encoding(postgres_server: PostgresServer) -> None:
-    """As PostgreSQL makes it where no locale is set: texts are UTF-8 there, too."""
-    postgres_server.execute("CREATE DATABASE bare ENCODING 'SQL_ASCII' TEMPLATE template0")
-    url = sa.make_url(postgres_server.url).set(database="bare")
-    server = DatabaseServer(url.render_as_string(hide_password=False), connect_timeout=10)
-    server.open()
-    _write(server, Target(table := _books(server), ("url",)), {"url": "ü€"})
-    assert _rows(server, table) == [("ü€", None, None, None)]
-    server.close()
-
-
 def test_what_someone_can_put_right_is_waited_for(
     server: DatabaseServer, each_database: Database
 ) -> None:
@@ -309,32 +295,6 @@ def test_gone_before_the_commit(server: DatabaseServer, each_database: Database)
     assert len(_rows(server, table)) == MANY
 
 
-def test_attempts_leave_nothing_behind(server: DatabaseServer, each_database: Database) -> None:
-    """However often it is tried while the server is away, no memory is held until a collection."""
-    if isinstance(each_database, SQLiteDatabase):
-        pytest.skip("has no server")
-
-    def attempt() -> None:
-        with pytest.raises(SinkUnavailable), server.transaction() as connection:
-            connection.execute(sa.select(1))
-
-    def contexts() -> int:
-        # What is large in PyMySQL's connections.
-        return sum(isinstance(each, ssl.SSLContext) for each in gc.get_objects())
-
-    each_database.kill()
-    attempt()
-    gc.collect()
-    gc.disable()
-    try:
-        before = contexts()
-        for _ in range(5):
-            attempt()
-        assert contexts() == before
-    finally:
-        gc.enable()
-
-
 def test_writers_of_the_same_keys_in_opposite_order(
     server: DatabaseServer, each_database: Database
 ) -> None:
@@ -369,29 +329,6 @@ def test_writers_of_the_same_keys_in_opposite_order(
     assert [row[0] for row in rows] == ["a", "b"]
     assert len({row[1] for row in rows}) == 1, "both of the same writer"
     assert bool(retries) == (each_database.kind != "sqlite"), "they did not wait for each other"
-
-
-def test_a_commit_that_is_not_serialisable(postgres_server: PostgresServer) -> None:
-    """As CockroachDB answers by default: written again, it is there, over the same connection."""
-    postgres_server.empty()
-    name = postgres_server.database
-    postgres_server.execute(
-        f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
-    )
-    one, two = (DatabaseServer(postgres_server.url, connect_timeout=10) for _ in range(2))
-    target = Target(table := _books(one), ("url",))
-    count = sa.select(sa.func.count()).select_from(table)
-    with pytest.raises(SinkUnavailable, match="serialize"), one.transaction() as connection:
-        connection.execute(count)
-        with two.transaction() as other:
-            other.execute(count)
-            write(other, [Record(target, {"url": "two"})])
-        write(connection, [Record(target, {"url": "one"})])
-    _write(one, target, {"url": "one"})
-    assert len(_rows(two, table)) == 2
-    one.close()
-    two.close()
-    postgres_server.execute(f"ALTER DATABASE {name} RESET default_transaction_isolation")
 
 
 # At start

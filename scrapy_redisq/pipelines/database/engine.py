@@ -13,7 +13,7 @@ from sqlalchemy import event, exc
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.database.url import SETTING, TAKES
 
-__all__ = ["MYSQL_SERVER", "engine"]
+__all__ = ["engine"]
 
 _DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
 """Those that rows can be written to; other databases have other upserts, or none."""
@@ -47,9 +47,6 @@ _BEGIN = {
 _CLOSES = not sqlalchemy.__version__.startswith("2.0.")
 """Whether SQLAlchemy closes a connection that cannot be prepared. PyMySQL takes it amiss if it is
 closed twice, and that would be logged with fifty lines."""
-
-MYSQL_SERVER = "server"
-"""Which one of a cluster it is, in a connection's ``info``."""
 
 
 def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchemy.Engine:
@@ -101,7 +98,7 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
         raise SettingError(SETTING, shown, TAKES) from None
     if made.dialect.is_async:
         raise SettingError(SETTING, shown, "a driver that is not asynchronous, such as psycopg")
-    prepare: dict[str, Callable[[Any, Any], None]] = {
+    prepare: dict[str, Callable[[Any], None]] = {
         "sqlite": _prepare_sqlite,
         "mysql": _prepare_mysql,
         "mariadb": _prepare_mysql,
@@ -117,11 +114,11 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
     return made
 
 
-def _on_connect(engine: sqlalchemy.Engine, prepare: Callable[[Any, Any], None]) -> None:
+def _on_connect(engine: sqlalchemy.Engine, prepare: Callable[[Any], None]) -> None:
     @event.listens_for(engine, "connect")
-    def connected(driver_connection: Any, record: Any) -> None:
+    def connected(driver_connection: Any, _record: Any) -> None:
         try:
-            prepare(driver_connection, record.info)
+            prepare(driver_connection)
         except BaseException:
             if not _CLOSES:
                 driver_connection.close()
@@ -138,7 +135,7 @@ def _execute(connection: Any, sql: str) -> Any:
         cursor.close()
 
 
-def _prepare_sqlite(connection: Any, _info: object) -> None:
+def _prepare_sqlite(connection: Any) -> None:
     connection.isolation_level = None  # SQLAlchemy begins, not the driver
     deadline = time.monotonic() + _execute(connection, "PRAGMA busy_timeout") / 1000
     while True:
@@ -154,10 +151,9 @@ def _prepare_sqlite(connection: Any, _info: object) -> None:
     _execute(connection, "PRAGMA foreign_keys=ON")
 
 
-def _prepare_mysql(connection: Any, info: dict[str, Any]) -> None:
+def _prepare_mysql(connection: Any) -> None:
     # A zero is a zero, not the next number.
     modes = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
     timeouts = ("innodb_lock_wait_timeout", "lock_wait_timeout")  # of rows, of tables
     waits = ", ".join(f"{name} = LEAST(@@{name}, {LOCK_SECONDS})" for name in timeouts)
     _execute(connection, f"SET SESSION sql_mode = '{modes}', time_zone = '+00:00', {waits}")
-    info[MYSQL_SERVER] = _execute(connection, "SELECT CONCAT(@@hostname, @@port, @@server_id)")

@@ -93,14 +93,7 @@ class DatabasePipeline(BatchPipeline):
 
         Raises what `DatabaseServer.transaction` does.
         """
-        await self._ask(self._write, rows)
-
-    async def _ask(self, function: Any, *arguments: Any) -> Any:
-        try:
-            return await self._batches.call(function, *arguments)
-        except asyncio.CancelledError:
-            self._server.cancel()
-            raise
+        await self._batches.call(self._write, rows)
 
     def _write(self, rows: list[_RecordRow]) -> None:
         self._tables.prepare(self._server.begin)
@@ -114,7 +107,7 @@ class DatabasePipeline(BatchPipeline):
     async def takes_others(self, row: Row, others: list[Row]) -> bool:
         """Write them and the row's own statement without a row, which needs the table, its columns
         and the rights as well; nothing of it is kept."""
-        await self._ask(self._try_others, row, others)
+        await self._batches.call(self._try_others, row, others)
         return True
 
     def _try_others(self, row: _RecordRow, others: list[_RecordRow]) -> None:

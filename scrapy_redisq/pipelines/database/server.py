@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,8 +27,7 @@ from scrapy_redisq.errors import (
     WriteFailed,
     with_causes,
 )
-from scrapy_redisq.pipelines.database.columns import MYSQL
-from scrapy_redisq.pipelines.database.engine import MYSQL_SERVER, engine
+from scrapy_redisq.pipelines.database.engine import engine
 from scrapy_redisq.pipelines.database.errors import ErrorClasses, words
 from scrapy_redisq.pipelines.database.url import SETTING, address, parsed, secrets
 
@@ -39,10 +37,6 @@ logger = logging.getLogger(__name__)
 
 _PAUSES = (0.1, 0.2, 0.5, 1.0)
 """Seconds between attempts to connect at start, the last one repeated."""
-
-
-CANCEL_SECONDS = 5.0
-"""Most seconds for asking PostgreSQL to cancel a statement."""
 
 
 class DatabaseServer:
@@ -150,27 +144,6 @@ class DatabaseServer:
         """Close the connection. `transaction` would open another."""
         self._drop()
         self._engine.dispose()
-
-    def cancel(self) -> None:
-        """End the statement that the other thread waits for, if there is one; does not wait."""
-        if self._connection is not None:
-            threading.Thread(target=self._cancel, args=[self._connection], daemon=True).start()
-
-    def _cancel(self, connection: sqlalchemy.Connection) -> None:
-        # Not more than a try: locks have a time-out, and the process ends in any case.
-        with contextlib.suppress(Exception):
-            driver: Any = connection.connection.driver_connection
-            if self.dialect.name == "postgresql":
-                from psycopg import capabilities  # noqa: PLC0415
-
-                # Before libpq 17 asking a server that is silent holds up all threads.
-                if capabilities.has_cancel_safe():
-                    driver.cancel_safe(timeout=CANCEL_SECONDS)
-            elif self.dialect.name in MYSQL:
-                with self._engine.connect() as other:
-                    # Of another server of a cluster it would be somebody else's.
-                    if other.info[MYSQL_SERVER] == connection.info[MYSQL_SERVER]:
-                        other.exec_driver_sql(f"KILL {driver.thread_id()}")
 
     def redact(self, text: str) -> str:
         """The text with the password of the URL replaced by ``***``."""

@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
-from scrapy_redisq.pipelines import BatchPipeline, DatabasePipeline, doubt, writer
+from scrapy_redisq.pipelines import BatchPipeline
 
 
 class LinesSink(BatchPipeline):
@@ -48,35 +48,9 @@ class LinesSink(BatchPipeline):
         return row["url"].rpartition("/")[2]
 
 
-class HastyLines(LinesSink):
-    """Takes a second without a row for the end of the crawl. With "old" it takes none but those
-    that it has."""
-
-    async def open(self):
-        doubt.END, doubt.LAST = 1.0, 0.2
-        self.keys = set()
-        await super().open()
-
-    async def write(self, rows):
-        keys = {row.key for row in rows}
-        if self.is_on("old") and not keys <= self.keys:
-            raise ValueError("no more, please")
-        await super().write(rows)
-        self.keys |= keys
-
-
 class Shuffle:
     """An earlier pipeline that takes a random time for each item."""
 
     async def process_item(self, item, spider=None):
         await asyncio.sleep(random.uniform(0, 0.02))
         return item
-
-
-class HastyDatabase(DatabasePipeline):
-    """Gives pages back at once, and soon has them again."""
-
-    async def open(self):
-        writer.REFERENCE_TRIES = 0
-        writer.REFERENCE_DELAYS = (0.3,) * 5
-        await super().open()
