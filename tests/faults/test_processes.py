@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped, or stand still."""
+"""Workers that are killed, stopped, or stand still, and whose clocks are wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from lab.servers import wait_until
 from lab.site import Answer, linked_pages
 from tests.faults.oracle import assert_survived
-from tests.faults.rig import MOST_LEASES, Rig
+from tests.faults.rig import MOST_LEASES, Rig, line_with
+from tests.harness.crawl import together, wait_until_joined
 
 
 def test_f01_kill_at_random(rig: Rig) -> None:
@@ -144,24 +145,6 @@ def test_f04_stand_still(rig: Rig) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("point", ["claim", "response", "yield", "item", "commit", "sent", "read"])
-def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
-    """Workers crash at a step of a page's life, many times over."""
-    runs = int(rig.size.pick(3, 25))
-    rig.set_up(pages=600, ttl=2, hold=True)
-    step = {"yield": 600, "sent": 20, "read": 20, "claim": 15}.get(point, 100)
-    rig.crash_again_and_again(
-        lambda: f"{point}:{rig.random.randint(1, step)}",
-        number=3,
-        runs=runs,
-        until=lambda: rig.fetched() == rig.pages,
-    )
-    assert len(rig.gone) >= 3
-    rig.finish()
-    assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
-
-
-@pytest.mark.full
 def test_f07_blocked_loop(rig: Rig) -> None:
     """A callback that blocks the event loop for three TTLs."""
     rig.set_up(delay=0.02, ttl=rig.size.pick(1, 3), REDISQ_SAME_ARGUMENTS=False)
@@ -173,3 +156,17 @@ def test_f07_blocked_loop(rig: Rig) -> None:
     # Beside it, a busy machine may let others stand still for this short TTL.
     fenced = sum(worker.log.count("leases are void") for worker in rig.workers)
     assert assert_survived(rig, refetch=fenced * MOST_LEASES)["stale"] > 0
+
+
+@pytest.mark.full
+def test_f28_clocks_an_hour_off(rig: Rig) -> None:
+    """Workers whose clocks are an hour ahead and an hour behind."""
+    rig.set_up()
+    clocks = ["3600", "-3600", "0", "7200"][: max(2, rig.size.workers)]
+    with together(rig.folder) as gate:
+        fleet = [rig.worker(environment=rig.clock(offset), settings=gate) for offset in clocks]
+        wait_until_joined(fleet)
+    rig.finish()
+    began = [line_with(worker.log, "Scrapy")[0] for worker in fleet]
+    assert began[0] - began[1] == pytest.approx(7200, abs=60)
+    assert_survived(rig, refetch=0)
