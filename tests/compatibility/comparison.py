@@ -155,7 +155,7 @@ class Comparison:
         settings = {**COMMON, **self.group.settings}
         if mode != "own":
             frontier = f"{mode}-{self.name}-%(spider)s"
-            # Fifty crawls in a process may keep its event loop for a while.
+            # So many crawls in a process may keep its event loop for a while.
             url = f"{self._redis_url}?socket_timeout=60"
             settings |= {**SHARED, "REDISQ_URL": url, "REDISQ_FRONTIER": frontier}
             if mode == "two":  # or one of them would take all
@@ -199,7 +199,6 @@ class Comparison:
                 "GATE": [gates[worker], *gates],
                 "HTTPCACHE_DIR": f"{folder}/cache",
                 "FILES_STORE": f"{folder}/files",
-                "IMAGES_STORE": f"{folder}/images",
             },
         }
 

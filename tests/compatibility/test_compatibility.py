@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import scrapy
 
-from lab.launcher import fork
 from lab.servers import RedisServer, any_server
 from tests.compatibility.comparison import (
-    COMMON,
-    ROOT,
-    SHARED,
     Comparison,
     Group,
     differences,
@@ -29,8 +22,7 @@ pytestmark = pytest.mark.skipif(
     scrapy.version_info < (2, 19), reason="is a comparison with the newest Scrapy"
 )
 
-PLUGINS = {"spidermon": "monitored", "scrapy_poet": "injected", "scrapy_playwright": "played"}
-NEEDS = {"images": "PIL"}
+PLUGINS = {"spidermon": "monitored", "scrapy_poet": "injected"}
 
 EVERY = "all"
 GROUPS = {
@@ -59,8 +51,7 @@ def group_of(name: str) -> Group:
     )
 
     spiders = spiders_of(fetching, classes, callbacks, pipelines, plugins)
-    there = (each for each in spiders if find_spec(NEEDS.get(each, "scrapy")))
-    return Group("AsyncCrawlerProcess", tuple(there))
+    return Group("AsyncCrawlerProcess", spiders)
 
 
 @pytest.fixture(scope="module")
@@ -97,22 +88,3 @@ def test_plugin_is_there(plugin: str) -> None:
     """Is skipped to say that a plugin is not installed, and was left out of the comparison."""
     pytest.importorskip(plugin)
     assert PLUGINS[plugin] in group_of(EVERY).spiders
-
-
-def test_contracts(server: RedisServer, tmp_path: Path) -> None:
-    """``scrapy check`` says the same."""
-    processes, said = {}, {}
-    for mode, settings in (("own", COMMON), ("one", COMMON | SHARED)):
-        module = tmp_path / f"{mode}_settings.py"
-        lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
-        module.write_text("".join(lines) + f"REDISQ_URL = {server.url!r}\n" * (mode == "one"))
-        environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": module.stem}
-        environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{tmp_path}"
-        output = tmp_path / f"{mode}.log"
-        processes[mode] = fork("scrapy", ["check", "contracts"], tmp_path, output, environment)
-    for mode, process in processes.items():
-        code = process.wait(60)
-        output = (tmp_path / f"{mode}.log").read_text()
-        said[mode] = code, re.sub(r"in [\d.]+s", "in …", output)
-    assert said["one"] == said["own"]
-    assert "FAILED (failures=1)" in said["own"][1], said["own"][1]

@@ -78,7 +78,7 @@ class Errbacks(Compared):
         yield response.follow("/410", self.parse_end, errback=self.says_nothing)
         yield response.follow("/raises", self.parse_end, errback=self.raises)
         yield response.follow("/nobody", self.parse_end)
-        # Long enough to be asked for at all, in a process in which fifty crawls begin.
+        # Long enough to be asked for at all, in a process in which so many crawls begin.
         meta = {"download_timeout": 5}
         yield response.follow("/slow", self.parse_end, errback=self.goes_on, meta=meta)
 
@@ -346,28 +346,3 @@ class Observed(Compared):
         yield {"url": response.url, "of_start": response.meta.get("of_start", False)}
         for href in response.css("a::attr(href)").getall():
             yield response.follow(href)
-
-
-class Contracts(Compared):
-    """Is checked by ``scrapy check``."""
-
-    name = "contracts"
-    pages = {"/": links("/1", "/2"), "/1": "one", "/2": "two"}
-
-    def parse(self, response):
-        """Follows two links.
-
-        @url data:text/html,%3Ca%20href='http://x.example/1'%3E%3Ca%20href='http://x.example/2'%3E
-        @returns items 1 1
-        @returns requests 2 2
-        @scrapes url text
-        """
-        yield from super().parse(response)
-
-    def parse_wrong(self, response):
-        """Has not what it should have.
-
-        @url data:text/html,nothing
-        @returns items 2
-        """
-        yield {"url": response.url}

@@ -2,9 +2,8 @@
 
 import gzip
 
-import scrapy
 from scrapy.linkextractors import LinkExtractor
-from scrapy.spiders import CrawlSpider, CSVFeedSpider, Rule, SitemapSpider, XMLFeedSpider
+from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 
 from lab.site import Answer
 from tests.compatibility.compared import Compared
@@ -99,47 +98,3 @@ class Sitemaps(Compared, SitemapSpider):
 
     def parse_shop(self, response):
         yield {"shop": response.url}
-
-
-class Xml(Compared, XMLFeedSpider):
-    """An XML feed whose nodes name more pages."""
-
-    name = "xml"
-    itertag = "product"
-    pages = {
-        "/": Answer(
-            "<products>"
-            + "".join(f'<product id="{n}"><link>/{n}</link></product>' for n in range(3))
-            + "</products>",
-            content_type="text/xml",
-        ),
-        **{f"/{n}": f"product {n}" for n in range(3)},
-    }
-    parse = XMLFeedSpider.parse
-
-    def parse_node(self, response, node):
-        yield {"id": node.attrib["id"]}
-        callback = self.parse_product
-        yield response.follow(node.xpath("link/text()").get(), callback)
-
-    def parse_product(self, response):
-        yield {"text": response.text}
-
-
-class Csv(Compared, CSVFeedSpider):
-    """A table whose rows name more pages."""
-
-    name = "csv"
-    delimiter = ";"
-    pages = {
-        "/": Answer("id;link\n1;/1\n2;/2\n2;/2\n", content_type="text/csv"),
-        **{f"/{n}": f"row {n}" for n in range(3)},
-    }
-    parse = CSVFeedSpider.parse
-
-    def parse_row(self, response, row):
-        yield dict(row)
-        yield scrapy.Request(response.urljoin(row["link"]), self.parse_linked)
-
-    def parse_linked(self, response):
-        yield {"text": response.text}

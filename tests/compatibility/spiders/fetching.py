@@ -1,8 +1,5 @@
 """What Scrapy's own middlewares do: robots.txt, cache, cookies, redirects, retries, filters."""
 
-import base64
-import gzip
-
 import scrapy
 from scrapy.core.downloader import Downloader
 from scrapy.downloadermiddlewares.retry import get_retry_request
@@ -85,25 +82,6 @@ class Cache(Compared):
         yield {"url": response.url, "flags": response.flags}
 
 
-class Cached(Cache):
-    """The HTTP cache by RFC 9111: what is fresh, what must be asked about, what is not kept."""
-
-    name = "cached"
-    custom_settings = {
-        "HTTPCACHE_ENABLED": True,
-        "HTTPCACHE_POLICY": "scrapy.extensions.httpcache.RFC2616Policy",
-    }
-    pages = {
-        "/0": Answer(links("/1", "/2"), headers={"Cache-Control": "max-age=1000"}),
-        "/1": lambda hit, visit: Answer(
-            "" if "if-none-match" in hit.headers else "one",
-            status=304 if "if-none-match" in hit.headers else 200,
-            headers={"ETag": '"1"', "Cache-Control": "max-age=0"},
-        ),
-        "/2": Answer("two", headers={"Cache-Control": "no-store"}),
-    }
-
-
 def _counted(hit, visit):
     return Answer(echo("Cookie")(hit, visit), headers={"Set-Cookie": f"visit={visit}; Path=/"})
 
@@ -126,30 +104,6 @@ class Cookies(Compared):
             meta = {"cookiejar": response.meta["cookiejar"], "number": 1}
             cookies = {"again": "yes", "number": str(response.meta["cookiejar"])}
             yield response.request.replace(cookies=cookies, meta=meta, dont_filter=True)
-
-
-class Sessions(Compared):
-    """Logs in with several cookiejars, and goes on with what the site has set."""
-
-    name = "sessions"
-    pages = {
-        **{
-            f"/login/{n}": Answer(links("/profile"), headers={"Set-Cookie": f"user={n}; Path=/"})
-            for n in range(4)
-        },
-        "/profile": echo("Cookie"),
-    }
-
-    async def start(self):
-        for n in range(4):
-            yield scrapy.Request(f"{self.site}/login/{n}", meta={"cookiejar": n})
-
-    def parse(self, response):
-        meta = {"cookiejar": response.meta["cookiejar"]}
-        yield response.follow("/profile", self.profile, meta=meta, dont_filter=True)
-
-    def profile(self, response):
-        yield {"jar": response.meta["cookiejar"], "text": response.text}
 
 
 class Forms(Compared):
@@ -283,21 +237,6 @@ class Offsite(Compared):
         yield scrapy.Request(f"{self.other}/filtered", callback=self.parse)
 
 
-class Depth(Compared):
-    """A chain that is longer than DEPTH_LIMIT, beside a fan."""
-
-    name = "depth"
-    custom_settings = {"DEPTH_LIMIT": 3, "DEPTH_STATS_VERBOSE": True, "DEPTH_PRIORITY": 1}
-    pages = {f"/{n}": links(f"/{n + 1}", f"/fan/{n}") for n in range(8)} | {
-        f"/fan/{n}": "leaf" for n in range(8)
-    }
-    first = "/0"
-
-    def parse(self, response):
-        yield from super().parse(response)
-        yield {"url": response.url, "depth": response.meta["depth"]}
-
-
 class Referers(Compared):
     """Who sent us, by two policies; and a URL that is too long."""
 
@@ -331,39 +270,6 @@ class Slots(Compared):
 
     def parse_page(self, response):
         yield {"url": response.url, "slot": response.meta["download_slot"] == "slow"}
-
-
-class Throttled(Follow):
-    """AutoThrottle and a delay."""
-
-    name = "throttled"
-    custom_settings = {
-        "AUTOTHROTTLE_ENABLED": True,
-        "AUTOTHROTTLE_START_DELAY": 0.01,
-        "AUTOTHROTTLE_MAX_DELAY": 0.02,
-        "DOWNLOAD_DELAY": 0.01,
-    }
-
-
-class Sent(Compared):
-    """Compressed pages, passwords, user agents, and data: URLs."""
-
-    name = "sent"
-    http_user, http_pass, http_auth_domain = "me", "secret", None
-    user_agent = "tester/1.0"
-    pages = {
-        "/": Answer(gzip.compress(b"packed"), headers={"Content-Encoding": "gzip"}),
-        "/headers": echo("Authorization", "User-Agent", "Accept-Language"),
-    }
-
-    def parse(self, response):
-        yield {"text": response.text}
-        yield response.follow("/headers", self.parse_text, flags=["flagged"])
-        page = base64.b64encode(b"<p>inline</p>").decode()
-        yield scrapy.Request(f"data:text/html;base64,{page}", callback=self.parse_text)
-
-    def parse_text(self, response):
-        yield {"text": response.text, "flags": response.request.flags}
 
 
 class Intervene:
@@ -403,26 +309,6 @@ class Intervening(Compared):
         "/replaced": "as it was",
         "/again": lambda hit, visit: f"visit {visit}",
     }
-
-
-class Statuses(Compared):
-    """Statuses that the spider wants, or all of them for one request, or that are filtered."""
-
-    name = "statuses"
-    handle_httpstatus_list = (404,)
-    pages = {
-        "/": links("/404", "/410", "/403"),
-        "/410": Answer("gone", status=410),
-        "/403": Answer("no", status=403),
-        "/418": Answer("teapot", status=418),
-    }
-
-    def parse(self, response):
-        yield {"url": response.url, "status": response.status}
-        if response.status == 200:
-            for href in response.css("a::attr(href)").getall():
-                yield response.follow(href)
-            yield response.follow("/418", meta={"handle_httpstatus_all": True})
 
 
 class AtOnce(Downloader):

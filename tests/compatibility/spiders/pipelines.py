@@ -1,24 +1,11 @@
 """Item pipelines: of files, of images, and those that drop, wait and raise."""
 
 import asyncio
-import struct
-import zlib
 
 from scrapy.exceptions import DropItem
 
-from lab.site import Answer
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import links, redirect
-
-
-def _png(size):
-    def chunk(kind, data):
-        content = kind + data
-        return struct.pack(">I", len(data)) + content + struct.pack(">I", zlib.crc32(content))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0))
-    data = chunk(b"IDAT", zlib.compress((b"\0" + b"\x7f" * size) * size))
-    return b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
 
 
 class Files(Compared):
@@ -48,30 +35,6 @@ class Files(Compared):
 
     def shown(self, item):
         return {**item, "files": sorted((file["url"], file["status"]) for file in item["files"])}
-
-
-class Images(Compared):
-    """Images with thumbnails, one too small, one that is none."""
-
-    name = "images"
-    custom_settings = {
-        "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1},
-        "IMAGES_MIN_HEIGHT": 8,
-        "IMAGES_THUMBS": {"small": (4, 4)},
-    }
-    pages = {
-        "/": "begin",
-        "/large.png": Answer(_png(16), content_type="image/png"),
-        "/small.png": Answer(_png(2), content_type="image/png"),
-        "/none.png": Answer("no image", content_type="image/png"),
-    }
-
-    def parse(self, response):
-        names = ("large", "small", "none")
-        yield {"image_urls": [f"{self.site}/{name}.png" for name in names]}
-
-    def shown(self, item):
-        return {**item, "images": sorted(image["url"] for image in item["images"])}
 
 
 class Judge:

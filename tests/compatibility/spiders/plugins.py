@@ -70,21 +70,3 @@ if find_spec("scrapy_poet"):
 
         def parse_nothing(self, response: DummyResponse):
             yield {"not fetched": response.url}
-
-
-if find_spec("scrapy_playwright"):
-    from scrapy_playwright.page import PageMethod
-
-    class Played(Compared):
-        """scrapy-playwright's handler, with requests that need no browser."""
-
-        name = "played"
-        handler = "scrapy_playwright.handler.ScrapyPlaywrightDownloadHandler"
-        custom_settings = {"DOWNLOAD_HANDLERS": {"http": handler, "https": handler}}
-        pages = {"/": links(*(f"/{n}" for n in range(8))), **{f"/{n}": "page" for n in range(8)}}
-
-        def parse(self, response):
-            yield {"url": response.url}
-            for href in response.css("a::attr(href)").getall():
-                wait = PageMethod("wait_for_selector", "body")
-                yield response.follow(href, meta={"playwright_page_methods": [wait]})
