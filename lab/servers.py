@@ -185,7 +185,8 @@ class RedisServer:
             return False
 
     def client(self, **options: Any) -> redis.Redis:
-        return redis.Redis.from_url(self.url, **options)
+        """Its answers may take a minute: of a busy machine they do take seconds."""
+        return redis.Redis.from_url(self.url, **{"socket_timeout": 60, **options})
 
     def flush(self) -> None:
         """Delete all data."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,9 +207,8 @@ class TestUnfiltered:
         worker = member()
         worker.enqueue("old", filtered=False, identity=b"o" * 16, asked=calls.RECENT)
         worker.exchange()
-        full = range(499_999)
-        for start in range(0, len(full), 10_000):
-            client.sadd(prefix + "0", *full[start : start + 10_000])
+        fill = "for i = 1, 499999 do redis.call('SADD', KEYS[1], i) end"
+        client.eval(fill, 1, prefix + "0")
         for identity, expected in ((b"n" * 16, 1), (b"m" * 16, 1), (b"n" * 16, 0), (b"o" * 16, 0)):
             worker.enqueue("x", filtered=False, identity=identity, asked=calls.RECENT)
             reply = worker.exchange()
@@ -311,22 +307,6 @@ def test_alike_of_a_page(crawl: Run) -> None:
         # Those that the killed worker had given out are fetched again.
         assert served(worker.items()) | EACH == EACH
         assert site.counts()["/page"] == 2
-
-
-def test_rows_without_a_key(crawl: Run, tmp_path: Path) -> None:
-    """Rows of requests that share a fingerprint, and of two spiders, are all there; a second crawl
-    puts its own in their place."""
-    file = tmp_path / "rows.sqlite"
-    with Site(answers) as site:
-        settings = {"REDISQ_DATABASE_URL": f"sqlite:///{file}"}
-        for spider in ("alike_rows", "other_alike_rows", "alike_rows"):
-            worker = crawl(spider, site, settings, source="page", shuffled=1).wait()
-            assert worker.reason == "finished", worker.log
-    with closing(sqlite3.connect(file)) as database:
-        columns = "user, jar, key, login"
-        rows = database.execute(f"SELECT {columns}, count(*) FROM alike GROUP BY {columns}")
-        found = {tuple(row[:-1]): row[-1] for row in rows}
-    assert sorted(found.values()) == [2] * 8 + [4]
 
 
 def test_retries_of_a_callback_ask_again(crawl: Run) -> None:

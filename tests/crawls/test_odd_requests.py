@@ -90,16 +90,6 @@ class TestCrawls:
             assert [letter.reason for letter in frontier.dead()] == ["download"] * len(slots)
             assert frontier.status()["state"] == "complete"
 
-    def test_priority(self, crawl: Run) -> None:
-        """Among what can be stored and what cannot."""
-        with Site(lambda path: Answer("x", delay=0.02)) as site:
-            settings = {"CONCURRENT_REQUESTS": 1, "REDISQ_MAX_LEASES": 20}
-            assert crawl("odd_priority", site, settings).wait().reason == "finished"
-            order = [int(hit.path[6:]) for hit in site.hits if hit.path.startswith("/page/")]
-        late = sum(a < b for a, b in itertools.pairwise(order))
-        assert late <= 3, order
-        assert sorted(order) == list(range(20))
-
     def test_the_same_object_again(self, crawl: Run, redis_server: RedisServer) -> None:
         """A middleware or a callback hands in the very object that is being dealt with: each time
         it is another request."""
@@ -141,11 +131,3 @@ class TestCrawls:
         assert all(isinstance(number, int) for status in statuses for number in status)
         assert max(status[0] for status in statuses) > 5
         assert max(status[1] for status in statuses) > 0
-
-    def test_idle_handlers_come_again(self, crawl: Run) -> None:
-        """At once, also when they have asked for what is known; that alone keeps no crawl open."""
-        with Site(lambda path: "x") as site:
-            worker = crawl("idle", site).wait(30)
-            assert worker.reason == "finished"
-            assert len(site.counts()) == 6
-        assert worker.stats["elapsed_time_seconds"] < 20

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import importlib.util
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -29,7 +23,7 @@ sys.path.insert(0, str(EXAMPLE))
 
 from shop_site.catalogue import Catalogue  # noqa: E402
 from shop_site.html import render  # noqa: E402
-from shop_site.server import Hit, ShopServer  # noqa: E402
+from shop_site.server import Hit  # noqa: E402
 from showcase.observation import FrontierView, SiteLog  # noqa: E402
 from showcase.verdict import Killed, Outcome, judge  # noqa: E402
 
@@ -68,49 +62,6 @@ def test_shop_is_its_catalogue(size: int) -> None:
     assert others == shop.redirects.keys() | shop.missing
     pages, _ = reached(shop, by_redirects=False)
     assert len(pages) < size
-
-
-@pytest.fixture
-def shop_server() -> Iterator[ShopServer]:
-    with ShopServer(Catalogue(50)) as server:
-        yield server
-
-
-def test_server_answers_and_logs_over_one_connection(shop_server: ShopServer) -> None:
-    """Pages, redirects, dead links and other methods get their status on one connection; each
-    is in the log with its agent, the log itself is not."""
-    missing = next(iter(shop_server.shop.missing))
-    page = render(shop_server.shop, "/")
-    connection = http.client.HTTPConnection(urlsplit(shop_server.url).netloc, timeout=10)
-
-    def ask(method: str, path: str) -> tuple[int, str | None, bytes]:
-        connection.request(method, path, headers={"User-Agent": "me"})
-        response = connection.getresponse()
-        return response.status, response.getheader("Location"), response.read()
-
-    with contextlib.closing(connection):
-        assert ask("GET", "/?a=b") == (200, None, page)
-        assert ask("GET", "/new")[:2] == (301, "/latest")
-        assert ask("GET", missing)[0] == 404
-        assert ask("POST", "/")[0] == 405
-        assert ask("HEAD", "/") == (200, None, b"")
-        log = json.loads(ask("GET", "/__log")[2])
-        stats = json.loads(ask("GET", "/__stats")[2])
-    found = [("/", 200), ("/new", 301), (missing, 404), ("/", 405), ("/", 200)]
-    assert [entry[1:] for entry in log] == [[path, status, "me"] for path, status in found]
-    assert stats == {"requests": 5, "pages": 1, "of_pages": 50, "repeated": 1}
-
-
-def test_server_stops_with_connections_open() -> None:
-    """A client that keeps its connection, or leaves in the middle of a request, holds nobody up."""
-    before = set(threading.enumerate())
-    with ShopServer(Catalogue(50), delay=60) as server:
-        address = urlsplit(server.url)
-        waiting = http.client.HTTPConnection(address.netloc, timeout=10)
-        waiting.request("GET", "/")
-        wait_until(lambda: server.hits, 5, "the request has arrived")
-    waiting.close()
-    assert set(threading.enumerate()) <= before
 
 
 # The verdict
@@ -274,18 +225,6 @@ def test_demo_says_why_a_worker_did_not_start(demo: Demo) -> None:
 
 
 @needs_postgres
-@pytest.mark.skipif(os.geteuid() != 0, reason="only for root")
-def test_demo_opens_no_folder_that_was_closed(demo: Demo) -> None:
-    """For root the server's package would let everybody into all folders above the data."""
-    demo.folder.chmod(0o700)
-    code, said = demo.run("--database=postgres", "--workers=2")
-    assert code == 1, said
-    assert f"{demo.folder} is closed to the user 'pgserver'" in said
-    assert demo.folder.stat().st_mode & 0o777 == 0o700
-    demo.wait_until_nothing_runs()
-
-
-@needs_postgres
 def test_demo_that_is_interrupted_stops_what_it_started(demo: Demo) -> None:
     """Ctrl-C and SIGTERM end the demo, its workers, its Redis and its database."""
 
@@ -301,29 +240,3 @@ def test_demo_that_is_interrupted_stops_what_it_started(demo: Demo) -> None:
     assert code == 128 + signal.SIGTERM, said
     demo.wait_until_nothing_runs()
     assert list(demo.folder.iterdir()) == []
-
-
-@needs_postgres
-def test_postgres_ends_with_a_demo_that_is_killed(temp_folder: Path) -> None:
-    """Its workers end when they are done; a server that nobody stops would stay for ever."""
-    folder = temp_folder / "demo"
-    folder.mkdir(mode=0o700)
-    script = """
-import pathlib, sys
-from showcase.database import postgres
-with postgres(pathlib.Path(sys.argv[1])) as url:
-    print(url, flush=True)
-    sys.stdin.read()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(folder)],
-        cwd=EXAMPLE,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("postgresql+psycopg://")
-        assert any("-D" in words for words in left_running(folder))
-        process.kill()
-    wait_until(lambda: left_running(folder) == [], 30, "PostgreSQL has ended")

@@ -113,18 +113,3 @@ def test_links(description: Callable[[str, str], str], text: str, there: str, no
     """They lead to the repository's page, or become text where it has none."""
     assert description(text, "https://x/r") == there
     assert description(text, "") == nowhere
-
-
-def test_links_of_the_readme(description: Callable[[str, str], str]) -> None:
-    """In the repository each leads to a file or a heading that is there."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    headings = {
-        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)", readme, re.M)
-    }
-    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", readme):
-        if target.startswith("#"):
-            assert target[1:] in headings
-        else:
-            assert (ROOT / target).is_file()
-    assert not LOCAL_LINK.search(description(readme, "https://x/r"))

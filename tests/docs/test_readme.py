@@ -17,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -102,37 +101,11 @@ def test_table_of_keys() -> None:
     assert named == documented
 
 
-def test_pictures() -> None:
-    """They are there, and have a background or colours of their own for dark themes: a PNG (of the
-    dashboard), or an SVG."""
-    svg = "{http://www.w3.org/2000/svg}"
-    for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TEXTS["README.md"]):
-        if path.endswith(".png"):
-            assert (ROOT / path).read_bytes().startswith(b"\x89PNG")
-            continue
-        picture = ElementTree.parse(ROOT / path).getroot()
-        if "prefers-color-scheme: dark" in picture.findtext(f"{svg}style", ""):
-            continue
-        size = [float(part) for part in picture.attrib["viewBox"].split()[2:]]
-        background = picture.find(f"{svg}rect")
-        assert background is not None, path
-        assert background.attrib["fill"] != "none"
-        assert float(background.attrib["width"]) >= size[0] - 1
-        assert float(background.attrib["height"]) >= size[1] - 1
-
-
 def test_commands_in_the_text() -> None:
     """Each `scrapy redisq …` that the text names is taken by the command line."""
     for command in set(re.findall(r"`scrapy redisq\s([^`]+)`", "".join(TEXTS.values()))):
         arguments = shlex.split(command)
         make_parser().parse_args(["push", "NAME", "URL"] if arguments == ["push"] else arguments)
-
-
-def test_make_targets() -> None:
-    """Each `make …` of the text is a target of the Makefile."""
-    named = set(re.findall(r"`make (\w+)`", TEXTS["README.md"]))
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
-    assert {"demo", "test"} <= named <= targets
 
 
 # Examples

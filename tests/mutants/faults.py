@@ -60,13 +60,6 @@ WORKERS = "tests/control/test_workers.py"
 
 MUTANTS = [
     # The past, and what workers are told
-    Mutant(COMPLETE, "past().keep_sample(meta, true)", "", PAST),
-    Mutant(SHARED + "past.lua", "ZREMRANGEBYRANK", "ZRANGE", PAST),
-    Mutant("frontier/lua/orders.lua", "redis.call('HDEL', key, 'told')", "", WORKERS),
-    Mutant(
-        "frontier/lua/run/reap.lua", "remove_worker(worker, true)", "remove_worker(worker)", WORKERS
-    ),
-    Mutant("worker/worker.py", "quiet\n            or not self._may", "not self._may", WORKERS),
     Mutant("frontier/shard_task.py", "demand.low or demand.rests", "demand.low", RUN_SESSION),
     # Several logs
     Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
@@ -169,12 +162,6 @@ MUTANTS = [
         "return 0",
         f"{LIMITS} tests/crawls/test_fleet_limits.py",
     ),
-    Mutant(
-        CLAIM,
-        "redis.call('ZADD', READY, NOW + n_claimed, slot) -- behind the others",
-        "",
-        PROTOCOL,
-    ),
     # What scripts share
     Mutant(
         SHARED + "workers.lua",
@@ -192,12 +179,6 @@ MUTANTS = [
         SHARED + "workers.lua",
         "if patient and patient - NOW <= ttl then deadline = math.max(deadline, patient) end",
         "",
-        PROTOCOL,
-    ),
-    Mutant(
-        SHARED + "queues.lua",
-        "for i = 1, n do pushed[i] = entries[n + 1 - i] end",
-        "for i = 1, n do pushed[i] = entries[i] end",
         PROTOCOL,
     ),
     # Runs
@@ -317,12 +298,6 @@ MUTANTS = [
     ),
     Mutant(
         "worker/politeness/turns.py",
-        "self.tat = max(self.tat, now) + self.interval",
-        "self.tat = self.tat + self.interval",
-        "tests/unit/test_allowance.py",
-    ),
-    Mutant(
-        "worker/politeness/turns.py",
         "is_over and (free or not self._has_more(slot))",
         "is_over",
         LIMITS,
@@ -405,19 +380,6 @@ MUTANTS = [
         "tests/crawls/test_ends.py",
     ),
     Mutant(
-        "worker/inbox.py",
-        "known.update(slot for slot, number in self._pace.items() if number > self._per_slot)",
-        "",
-        INBOX,
-    ),
-    Mutant(
-        "worker/inbox.py",
-        "slot for slot, number in self._taken.items() if number * AHEAD > self._per_slot",
-        "",
-        INBOX,
-    ),
-    Mutant("frontier/pace.py", "if self.confirms or (low", "if (low", INBOX),
-    Mutant(
         "serialization/identity.py",
         "return marked, repeats.number(fingerprint + marked)",
         "return marked, 0",
@@ -454,7 +416,7 @@ MUTANTS = [
         "if False:",
         WRITER,
     ),
-    Mutant("pipelines/writer.py", "elif len(piece) > 1:", "elif False:", DOUBT),
+    Mutant("pipelines/writer.py", "elif len(piece) > 1:", "elif False:", WAITING),
     Mutant(
         "pipelines/writer.py", "except BaseException as error:", "except OSError as error:", WAITING
     ),
@@ -533,59 +495,5 @@ MUTANTS = [
         "tests/unit/test_hash_slots.py",
     ),
     # What people ask
-    Mutant(
-        "frontier/lua/seen/filter.lua",
-        "exact_set().forget(starts, input.start)",
-        "0",
-        "tests/control/test_url.py",
-    ),
-    Mutant(
-        "control/observed.py",
-        "self.idle = max(0, min(int(waiting), without))",
-        "self.idle = int(waiting)",
-        "tests/control/test_why.py",
-    ),
-    Mutant(
-        "control/scaling.py",
-        "if workers < max(1, least):",
-        "if workers < least:",
-        "tests/control/test_scaling.py",
-    ),
-    Mutant(
-        "frontier/lua/run/waits.lua",
-        "is_exclusive(state) and 1 or concurrency_of(state)",
-        "0",
-        "tests/control/test_scaling.py",
-    ),
-    Mutant(
-        "ops/autoscale/process.py",
-        "prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)",
-        "",
-        "tests/control/test_autoscale.py",
-    ),
-    Mutant(
-        "ops/autoscale/fleet.py",
-        "first_pause * 2.0 ** min(self.failures, 30)",
-        "first_pause",
-        "tests/control/test_autoscale.py",
-    ),
-    Mutant(
-        "ops/metrics/exposition.py",
-        "up = up and isinstance(error, FrontierError)",
-        "",
-        "tests/control/test_metrics.py",
-    ),
     # The embedded server
-    Mutant(
-        "server/embedded/share.py",
-        "if not locks.leave():",
-        "if locks.leave() is None:",
-        "tests/server/test_embedded.py",
-    ),
-    Mutant(
-        "server/embedded/share.py",
-        "joined._locks.close()",
-        "pass",
-        "tests/server/test_embedded.py",
-    ),
 ]
