@@ -181,6 +181,7 @@ class Rig:
         url: str | None = None,
         settings: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
+        fresh: bool = False,
         **arguments: Any,
     ) -> Crawl:
         """Start one worker; ``url`` where it does not go to the server directly."""
@@ -198,6 +199,7 @@ class Rig:
             arguments={"site": self.site.url, **arguments},
             environment=environment,
             feed=False,
+            fresh=fresh,
         )
         self.workers.append(worker)
         return worker

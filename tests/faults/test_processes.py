@@ -164,7 +164,10 @@ def test_f28_clocks_an_hour_off(rig: Rig) -> None:
     rig.set_up()
     clocks = ["3600", "-3600", "0", "7200"][: max(2, rig.size.workers)]
     with together(rig.folder) as gate:
-        fleet = [rig.worker(environment=rig.clock(offset), settings=gate) for offset in clocks]
+        fleet = [
+            rig.worker(environment=rig.clock(offset), fresh=True, settings=gate)
+            for offset in clocks
+        ]
         wait_until_joined(fleet)
     rig.finish()
     began = [line_with(worker.log, "Scrapy")[0] for worker in fleet]

@@ -69,7 +69,7 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
 def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
     """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds,
     and another restart changes nothing of that."""
-    cuts = int(rig.size.pick(6, 100))
+    cuts = int(rig.size.pick(4, 100))
     rig.set_up(
         server=rig.random.choice(["redis-6", "redis-7"]),
         pages=int(rig.size.pick(60, 200)),

@@ -19,14 +19,13 @@ from lab.launcher import Forked, fork
 from lab.servers import wait_until
 from lab.site import Site
 
-READ_BY_PYTHON = ("PYTHONPATH", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
 PROJECT = Path(__file__).parent.parent / "project"
 
 
 class Crawl:
     """One ``scrapy crawl`` process; its log and what it tells at the end.
 
-    It is forked by a launcher, unless ``environment`` has something that Python itself reads.
+    It is forked by a launcher, unless it is to be ``fresh``: then Python reads ``environment``.
     """
 
     def __init__(
@@ -38,6 +37,7 @@ class Crawl:
         arguments: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         feed: bool = True,
+        fresh: bool = False,
     ) -> None:
         number = len(list(folder.glob("crawl-*.log")))
         self.log_file = folder / f"crawl-{number}.log"
@@ -52,7 +52,7 @@ class Crawl:
         self.log_file.touch()
         self.process: Forked | subprocess.Popen[bytes]
         environment = {**os.environ, **(environment or {})}
-        if all(environment.get(name) == os.environ.get(name) for name in READ_BY_PYTHON):
+        if not fresh:
             self.process = fork("scrapy", command, PROJECT, self.log_file, environment)
         else:
             with self.log_file.open("wb") as log:

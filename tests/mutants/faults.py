@@ -15,7 +15,6 @@ WRITER = "tests/sinks/test_writer.py"
 DOUBT = "tests/sinks/test_doubt.py"
 LOST = "tests/sinks/test_lost_connections.py"
 WAITING = "tests/sinks/test_waiting.py"
-INBOX = "tests/unit/test_inbox.py"
 
 RUN_SESSION = "tests/protocol/test_run_session.py"
 SENTINELS = "tests/server/test_sentinel.py"
@@ -55,11 +54,8 @@ BACKOFF = SHARED + "slots/backoff.lua"
 SENTINEL = "server/sentinel/access.py"
 ROBOTS = "frontier/lua/robots.lua"
 
-PAST = "tests/protocol/test_past.py"
-WORKERS = "tests/control/test_workers.py"
-
 MUTANTS = [
-    # The past, and what workers are told
+    # What workers are told
     Mutant("frontier/shard_task.py", "demand.low or demand.rests", "demand.low", RUN_SESSION),
     # Several logs
     Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
@@ -494,6 +490,4 @@ MUTANTS = [
         "self._heard[step.node] = 0.0",
         "tests/unit/test_hash_slots.py",
     ),
-    # What people ask
-    # The embedded server
 ]

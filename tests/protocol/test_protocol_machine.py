@@ -47,7 +47,7 @@ from tests.harness.worker import Clock, Worker, as_stored
 T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("REDISQ_HYPOTHESIS_EXAMPLES", "0"))
-"""Crawls to try instead of 30 or 15, and to shrink if one fails: 3,000 take five minutes."""
+"""Crawls to try instead of 16 or 8, and to shrink if one fails: 3,000 take five minutes."""
 
 NAME = "books6"
 """Of several names the first whose shards are called 0, 1 and 2 also on several servers."""
@@ -660,7 +660,7 @@ def test_a_crawl_in_which_everything_goes_wrong(
     run_state_machine_as_test(
         CrawlHere,
         settings=settings(
-            max_examples=EXAMPLES or (15 if several_logs else 30),
+            max_examples=EXAMPLES or (8 if several_logs else 16),
             phases=[phase for phase in Phase if EXAMPLES or phase is not Phase.shrink],
             stateful_step_count=40,
             deadline=None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,10 @@ from lab.simulation.fleet import Zygote, zygote
 from lab.simulation.server import TIME
 from scrapy_redisq.frontier import scripts
 
-A_DAY = 60
+A_DAY = 40
 """Seeds of the day."""
 
-GROUPS = 4
-"""Tests that have some of them each: a process that is forked for crawls takes seconds to start."""
-
-TWICE = 20
+TWICE = 10
 """Seeds that are run in two processes."""
 
 FAILED = Path(__file__).with_name("seeds.txt")
@@ -32,33 +31,29 @@ def seeds() -> list[int]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("nth", range(GROUPS))
-def test_crawls(nth: int) -> None:
-    """What must hold after any crawl holds after these."""
-    with zygote() as one:
-        results = [one.crawl({"seed": seed}) for seed in seeds()[nth::GROUPS]]
-    assert len(results) >= A_DAY // GROUPS
+def test_crawls() -> None:
+    """What must hold after any crawl holds after these. Run in another process, after other ones, a
+    seed has the same events, byte by byte."""
+
+    def crawls(of: Zygote, seeds: Sequence[int], traced: Sequence[int]) -> tuple[Any, Any]:
+        results = [of.crawl({"seed": seed}) for seed in seeds]
+        traces = [of.crawl({"seed": seed, "pages": 10, "trace": True}) for seed in traced]
+        return results, {trace["seed"]: trace["events"] for trace in traces}
+
+    every, last = seeds(), seeds()[-1] + 1
+    twice = range(last, last + TWICE)
+    with zygote() as one, zygote() as other, ThreadPoolExecutor(2) as threads:
+        first = threads.submit(crawls, one, every[::2], twice)
+        second = threads.submit(crawls, other, every[1::2], twice[::-1])
+        (some, traces), (others, again) = first.result(), second.result()
+    assert len(some + others) >= A_DAY
     assert not [
         f"python -m tests.simulation --one --seed {result['seed']}: {problem}"
-        for result in results
+        for result in some + others
         for problem in result["problems"]
     ]
-
-
-@pytest.mark.long
-def test_a_seed_is_a_history() -> None:
-    """Run in another process, after other ones, a seed has the same events, byte by byte."""
-
-    def events(of: Zygote, seed: int) -> Any:
-        return of.crawl({"seed": seed, "pages": 10, "trace": True})["events"]
-
-    first = seeds()[-1] + 1
-    with zygote() as one:
-        told = {seed: events(one, seed) for seed in range(first, first + TWICE)}
-    assert min(map(len, told.values())) > 20
-    with zygote() as other:
-        for seed in reversed(told):
-            assert events(other, seed) == told[seed], seed
+    assert min(map(len, traces.values())) > 20
+    assert again == traces
 
 
 def test_only_the_time_is_another() -> None:
