@@ -19,7 +19,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PYTEST = $(BIN)/python -m pytest -n auto --maxschedchunk 1
+PYTEST = $(BIN)/python -m pytest -n auto --dist loadgroup
 DATABASE = sqlite
 # Hundreds of processes would compile the project anew.
 export PYTHONDONTWRITEBYTECODE =

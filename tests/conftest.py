@@ -100,11 +100,28 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     config.add_cleanup(asking.close)
 
 
+STARTED_BY = {"postgres_server": 2, "mariadb_server": 2, "_one_cluster": 1, "one_store": 1}
+"""Fixtures that take seconds of a core to start, and by how many processes each is started."""
+
+
+def _group_of(item: pytest.Item) -> str | None:
+    """Tests of one group run in one process."""
+    chosen = getattr(item, "callspec", None)
+    kinds = [kind for kind in (chosen.params.values() if chosen else ()) if isinstance(kind, str)]
+    names = {*getattr(item, "fixturenames", ()), *map(DATABASE_FIXTURES.get, kinds)}
+    for fixture, number in STARTED_BY.items():
+        if fixture in names:
+            return f"{fixture}-{zlib.crc32(item.path.name.encode()) % number}"
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that at the end no process waits for another one's. Crawls,
     which wait most of their time, are spread among what does not, up to nine tenths of it."""
     kinds: list[list[pytest.Item]] = [[], [], []]
     for item in items:
+        if group := _group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
         fixtures = getattr(item, "fixturenames", ())
         is_long = item.get_closest_marker("long") or "rig" in fixtures
         kinds[0 if is_long else 1 if "crawl" in fixtures else 2].append(item)

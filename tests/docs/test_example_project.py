@@ -1,4 +1,4 @@
-"""The example project: its site, the demo's view and verdict, and the demo itself."""
+"""The example project: the demo's verdict, and the demo itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from parsel import Selector
 
 from lab.launcher import fork
 from lab.servers import wait_until
@@ -22,47 +21,9 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "example_project"
 sys.path.insert(0, str(EXAMPLE))
 
 from shop_site.catalogue import Catalogue  # noqa: E402
-from shop_site.html import render  # noqa: E402
 from shop_site.server import Hit  # noqa: E402
 from showcase.observation import FrontierView, SiteLog  # noqa: E402
 from showcase.verdict import Killed, Outcome, judge  # noqa: E402
-
-# The site
-
-
-def links(shop: Catalogue, path: str) -> set[str]:
-    return set(Selector(render(shop, path).decode()).css("a::attr(href)").getall())
-
-
-def reached(shop: Catalogue, *, by_redirects: bool = True) -> tuple[set[str], set[str]]:
-    """The pages reachable from home, and all other paths met on the way."""
-    pages, others, todo = set(), set(), ["/"]
-    while todo:
-        path = todo.pop()
-        if path in pages or path in others:
-            continue
-        if path in shop.pages:
-            pages.add(path)
-            todo += links(shop, path)
-        else:
-            others.add(path)
-            if by_redirects and path in shop.redirects:
-                todo.append(shop.redirects[path])
-    return pages, others
-
-
-@pytest.mark.parametrize("size", [50, 499])
-def test_shop_is_its_catalogue(size: int) -> None:
-    """A shop has exactly as many pages as asked for; links lead to all of them, and to every
-    redirect and every dead link, and nowhere else. To some pages redirects alone lead."""
-    shop = Catalogue(size)
-    assert len(shop.pages) == size
-    pages, others = reached(shop)
-    assert pages == set(shop.pages)
-    assert others == shop.redirects.keys() | shop.missing
-    pages, _ = reached(shop, by_redirects=False)
-    assert len(pages) < size
-
 
 # The verdict
 

@@ -6,15 +6,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from lab.launcher import ROOT, Forked, fork, main
+from lab.launcher import Forked, fork, main
 from lab.servers import wait_until
-from tests.harness import stand_in
 
 PROBE = """
 import atexit, os, random, signal, sys, threading
@@ -61,27 +59,6 @@ def test_a_forked_process_is_as_a_fresh_one(tmp_path: Path) -> None:
     assert len(set(numbers_drawn)) == 3
 
 
-ASKS = """
-import os, sys
-from pathlib import Path
-from lab.launcher import fork
-for output in sys.argv[1:]:
-    fork("parent", [], Path(output).parent, Path(output), os.environ).wait(20)
-"""
-
-
-def test_processes_of_a_session_share_launchers(tmp_path: Path) -> None:
-    """What another one asks for is forked by the same two."""
-    (tmp_path / "parent.py").write_text("import os; print(os.getppid())")
-    parents = [[tmp_path / f"{who}{n}" for n in range(2)] for who in ("here", "there")]
-    for output in parents[0]:
-        fork("parent", [], tmp_path, output, os.environ).wait(20)
-    subprocess.run([sys.executable, "-c", ASKS, *parents[1]], cwd=ROOT, check=True, timeout=60)
-    here, there = ({output.read_text() for output in outputs} for outputs in parents)
-    assert len(here) == 2
-    assert here == there
-
-
 def test_a_launcher_ends_with_the_last_that_asks(tmp_path: Path) -> None:
     """Whoever comes afterwards finds none, and starts another one."""
     path = tmp_path / "socket"
@@ -112,15 +89,3 @@ def test_a_forked_process_is_ended_by_signals(tmp_path: Path) -> None:
         process.send_signal(number)
         assert process.wait(20) == code
         process.kill()
-
-
-def test_workers_of_xdist_are_forked(
-    request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """From the process that has collected; where there is none, each imports for itself."""
-    if hasattr(request.config, "workerinput"):
-        parent = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
-        assert b"tests.harness.collected" in parent
-    program = [stand_in.__file__, "/nobody/there", "-c", "import pytest; print(pytest.__name__)"]
-    subprocess.run([sys.executable, "-S", "-E", *program], check=True, timeout=60)
-    assert capfd.readouterr().out == "pytest\n"

@@ -19,7 +19,6 @@ from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import Record, write
 
 KEY = "0123456789abcdef0123456789abcdef"
-OTHER_KEY = "f" * 32
 SQLITE = sqlite.dialect()
 
 

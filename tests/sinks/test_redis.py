@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,7 +32,6 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.pipelines import RedisPipeline
 from scrapy_redisq.pipelines.encoding import encode
-from scrapy_redisq.server import embedded
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
 
@@ -235,28 +232,6 @@ def test_a_transaction_that_is_not_answered_in_time(own_server: RedisServer) -> 
     asyncio.run(run())
 
 
-def test_embedded_server_that_dies(tmp_path: Path) -> None:
-    """embedded:// works, and a server that was killed is started again, with its items."""
-    url = f"embedded://{tmp_path / 'redis'}"
-
-    async def run() -> list[Any]:
-        async with opened("redis://127.0.0.1:1/0", REDISQ_ITEMS_URL=url) as pipeline:
-            await pipeline.write([pipeline.row({"n": 1}, "k")])
-            client = pipeline._client
-            assert client is not None
-            pid = embedded.status(tmp_path / "redis").pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            rows = [pipeline.row({"n": 2}, "k")]
-            try:
-                await pipeline.write(rows)
-            except SinkUnavailable:
-                await pipeline.write(rows)
-            return [json.loads(item)["n"] for item in await client.lrange(KEY, 0, -1)]
-
-    assert asyncio.run(run()) == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
@@ -281,19 +256,6 @@ def test_errors_at_start(
 
 
 class TestCrawls:
-    def test_two_workers(self, redis_server: RedisServer, crawl: Run) -> None:
-        """Each page's item is there once, under scrapy-redis's key."""
-        given = {**PIPELINE, "REDISQ_ITEMS_TYPE": "stream"}
-        with Site(linked_pages(100)) as site:
-            workers = crawl.fleet(2, "follow", site, given)
-            for worker in workers:
-                assert worker.wait().reason == "finished", worker.log
-        urls = [item["url"] for item in items(redis_server, "follow:items")]
-        assert sorted(int(url.rpartition("/")[2]) for url in urls) == [*range(100)]
-        keys = {entry[b"key"] for entry in entries(redis_server, "follow:items")}
-        assert len(keys) == 100
-        assert all(re.fullmatch(rb"[0-9a-f]{32}", key) for key in keys)
-
     def test_items_server_restarts(
         self, redis_server: RedisServer, own_server: RedisServer, crawl: Run
     ) -> None:

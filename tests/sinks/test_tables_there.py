@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from decimal import Decimal
-from typing import Any
 
 import pytest
 import sqlalchemy
@@ -175,13 +174,6 @@ def test_columns_that_would_change_values_do_not_fit(engine: sqlalchemy.Engine) 
         pair for name, pair in lossy.items() if f"column {name!r} is " not in str(mismatch.value)
     ]
     assert fits == []
-
-
-def prepare_for(engine: sqlalchemy.Engine, item: Any) -> None:
-    """What a new worker does whose first item this is."""
-    tables = Tables({}, None, engine.dialect)
-    tables.record(item, KEY)
-    tables.prepare(engine.begin)
 
 
 def test_a_key_with_another_collation_does_not_fit(engine: sqlalchemy.Engine) -> None:
