@@ -513,8 +513,12 @@ class World:
         await self._during(fault, self._some_servers(fault), fate=(fate, lambda command: ""))
 
     async def _host_away(self, fault: Fault, worker: Worker) -> None:
-        """A host answers nothing but 503."""
-        host = f"h{fault.worker % self.plan.hosts}.sim"
+        """A host answers nothing but 503. A page that has timed out by its own fault may have no
+        retry left for that."""
+        number = fault.worker % self.plan.hosts
+        host = f"h{number}.sim"
+        if any(page.host == number and 0 in page.answers for page in self.site.pages):
+            return
         if self.plan.settings["REDISQ_SCHEDULING"] == "slot" and host not in self.site.away:
             self.site.away[host] = math.inf
             await asyncio.sleep(min(fault.lasts, 5.0))  # for longer a request may be given up

@@ -23,8 +23,6 @@ from scrapy.item import Item
 
 from scrapy_redisq.pipelines.values import enum_values, is_url_class
 
-__all__ = ["ANY", "KINDS", "NoKind", "bare", "field_types", "kind_and_optional"]
-
 KINDS = (
     "str",
     "int",

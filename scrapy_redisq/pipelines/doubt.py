@@ -19,8 +19,6 @@ from collections.abc import Callable, Collection
 
 from scrapy_redisq.pipelines.waiting import Waiting
 
-__all__ = ["Doubts"]
-
 PROOFS = 5
 """A row is at fault that has failed so often while other rows passed."""
 

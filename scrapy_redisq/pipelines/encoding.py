@@ -14,8 +14,6 @@ from itemadapter import ItemAdapter
 from scrapy_redisq.errors import RowRefused, reason
 from scrapy_redisq.pipelines.values import WrongValue, exact_text, plain
 
-__all__ = ["encode", "free_text", "json_text", "unwritable"]
-
 
 def encode(values: Any) -> bytes:
     """The JSON of an item's values.

@@ -25,8 +25,6 @@ from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.settings.settings import open_server_of, project_folder
 from scrapy_redisq.settings.sinks import SinkSettings
 
-__all__ = ["RedisPipeline"]
-
 logger = logging.getLogger(__name__)
 
 ENCODED = "item"

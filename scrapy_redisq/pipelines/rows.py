@@ -10,8 +10,6 @@ from itemadapter import ItemAdapter
 from scrapy.http import Request
 from scrapy.utils.python import global_object_name
 
-__all__ = ["Row", "key_by_content", "key_by_place"]
-
 
 class Row(dict[str, Any]):
     """An item's fields as plain values, as ``ItemAdapter.asdict()`` gives them.

@@ -13,8 +13,6 @@ from typing import Any
 
 from scrapy_redisq.errors import SinkMismatch
 
-__all__ = ["Calls"]
-
 
 class Calls:
     """Calls the methods of a sink: those without ``async def`` in one thread, which ``name`` has.

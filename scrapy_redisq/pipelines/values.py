@@ -16,25 +16,6 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-__all__ = [
-    "WrongValue",
-    "aware_utc",
-    "binary",
-    "boolean",
-    "check_digits",
-    "day",
-    "encodable",
-    "enum_values",
-    "exact_text",
-    "finite_decimal",
-    "integer",
-    "is_url_class",
-    "naive_utc",
-    "plain",
-    "real",
-    "time_of_day",
-]
-
 _MODULES_WITH_URLS = ("pydantic.networks", "pydantic_core._pydantic_core")
 
 

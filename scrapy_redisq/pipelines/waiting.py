@@ -19,8 +19,6 @@ from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.page import Problem
 from scrapy_redisq.worker.worker import Worker
 
-__all__ = ["Endings", "ItemRefused", "ItemReturned", "Waiting"]
-
 logger = logging.getLogger(__name__)
 
 

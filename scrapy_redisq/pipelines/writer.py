@@ -46,8 +46,6 @@ from scrapy_redisq.worker.worker import Worker
 if TYPE_CHECKING:
     from scrapy_redisq.pipelines.batch import BatchPipeline
 
-__all__ = ["CLOSING_GRACE", "Writer"]
-
 logger = logging.getLogger(__name__)
 
 CLOSING_GRACE = 1.0

@@ -13,8 +13,6 @@ from sqlalchemy import event, exc
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.database.url import SETTING, TAKES
 
-__all__ = ["engine"]
-
 _DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
 """Those that rows can be written to; other databases have other upserts, or none."""
 

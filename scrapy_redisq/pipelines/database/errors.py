@@ -22,8 +22,6 @@ from scrapy_redisq.errors import (
     WriteFailed,
 )
 
-__all__ = ["ErrorClasses", "words"]
-
 LONGEST_WORDS = 500
 """Characters of an error's words that are kept."""
 

@@ -9,8 +9,6 @@ import sqlalchemy
 from scrapy_redisq.pipelines.database.columns import KEY_COLUMN, MYSQL
 from scrapy_redisq.pipelines.database.options import Options, wrong
 
-__all__ = ["chosen_key", "has_default", "unique_columns"]
-
 KEY_LENGTH = 32
 """Characters of a key that is made of the request and the item's position, hexadecimal."""
 

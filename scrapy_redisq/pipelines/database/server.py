@@ -31,8 +31,6 @@ from scrapy_redisq.pipelines.database.engine import engine
 from scrapy_redisq.pipelines.database.errors import ErrorClasses, words
 from scrapy_redisq.pipelines.database.url import SETTING, address, parsed, secrets
 
-__all__ = ["DatabaseServer"]
-
 logger = logging.getLogger(__name__)
 
 _PAUSES = (0.1, 0.2, 0.5, 1.0)

@@ -20,8 +20,6 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from scrapy_redisq.errors import RowRefused, reason
 from scrapy_redisq.pipelines.database.columns import MYSQL
 
-__all__ = ["Record", "Target", "write", "write_nothing"]
-
 _UNBINDABLE = (ArithmeticError, AttributeError, TypeError, ValueError)
 """What drivers raise, beside their own errors, for values that they cannot bind."""
 

@@ -11,8 +11,6 @@ from sqlalchemy import exc
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.settings.sinks import SinkSettings
 
-__all__ = ["SETTING", "TAKES", "address", "parsed", "secrets"]
-
 SETTING = SinkSettings.database_url.name
 TAKES = (
     "an SQLAlchemy URL such as 'sqlite:///items.db' or 'postgresql://user:password@host/database'; "

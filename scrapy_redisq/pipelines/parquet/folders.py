@@ -17,8 +17,6 @@ from scrapy_redisq.errors import SettingError, SinkUnavailable
 from scrapy_redisq.server.url import redact
 from scrapy_redisq.settings.sinks import SinkSettings
 
-__all__ = ["Folder", "open_folder"]
-
 ATOMIC = {"abfs", "abfss", "adl", "az", "gcs", "gs", "s3", "s3a"}
 """Protocols where an object is there from the moment at which its upload is complete."""
 

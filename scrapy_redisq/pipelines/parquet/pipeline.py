@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from scrapy_redisq.pipelines.parquet.arrow import Columns
     from scrapy_redisq.pipelines.parquet.folders import Folder
 
-__all__ = ["ParquetPipeline"]
-
 LONGEST_NAME = 80
 """Most characters of each part of a file's name; file systems take 255 for all of it."""
 
