@@ -15,10 +15,10 @@ from lab.simulation.fleet import Zygote, zygote
 from lab.simulation.server import TIME
 from scrapy_redisq.frontier import scripts
 
-A_DAY = 30
+A_DAY = 60
 """Seeds of the day."""
 
-TWICE = 8
+TWICE = 20
 """Seeds that are run in two processes."""
 
 FAILED = Path(__file__).with_name("seeds.txt")
