@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from lab.in_thread import InThread
 
@@ -181,21 +180,5 @@ def linked_pages(
             f'<a href="{base(target)}/{target}">{target}</a>' for target in sorted(targets)
         )
         return Answer(f"<html><title>{number}</title>{anchors}</html>", delay=delay)
-
-    return page
-
-
-def folder_pages(folder: Path) -> Callable[[str], Answer | None]:
-    """The files below ``folder``, for crawls of real HTML."""
-    root = folder.resolve()
-
-    def page(path: str) -> Answer | None:
-        file = (root / path.split("?", maxsplit=1)[0].lstrip("/")).resolve()
-        if file.is_dir():
-            file /= "index.html"
-        if not file.is_file():
-            return None
-        kind = "text/html; charset=utf-8" if file.suffix == ".html" else "application/octet-stream"
-        return Answer(file.read_bytes(), content_type=kind)
 
     return page

@@ -212,9 +212,10 @@ class RunSession:
         """Enqueues and finishes that Redis has not acknowledged."""
         return sum(map(len, self.sessions))
 
-    def keeps_too_much(self, most: int = MAX_KEPT_BYTES) -> bool:
-        """So much may have to be sent again that no more should be taken in now."""
-        return any(session.unsafe.bytes > most for session in self.sessions)
+    def keeps_too_much(self, times: int = 1) -> bool:
+        """So much may have to be sent again, or so many ``times`` as much, that no more should be
+        taken in now."""
+        return any(session.unsafe.bytes > times * MAX_KEPT_BYTES for session in self.sessions)
 
     def unfinished(self) -> int:
         """Requests that are not finished, as the last exchanges told, and what was not sent yet."""

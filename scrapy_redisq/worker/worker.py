@@ -33,7 +33,6 @@ from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import Demand
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 from scrapy_redisq.reasons import CloseReason
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
@@ -306,7 +305,7 @@ class Worker:
             or self.engine.closing
             or self.kept.waiting > self.settings.max_outbox
             # Pages go on while start() waits for room: it is seldom they that fill it.
-            or self.run_session.keeps_too_much(2 * MAX_KEPT_BYTES)
+            or self.run_session.keeps_too_much(times=2)
         ):
             return nothing
         downloading = self.gate.downloading()

@@ -436,30 +436,6 @@ def test_connection_errors(crawl: Run, redis_server: RedisServer) -> None:
         assert frontier.status()["dead"] == 0
 
 
-def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> None:
-    """It costs its slot some pauses, not its other requests their turn; in the end it is a dead
-    letter like any other."""
-    with Site(lambda path: Answer("", 503) if path == "/3" else Answer("x")) as site:
-        settings = {
-            "REDISQ_SLOT_GIVE_UP": 0,
-            **constants({f"{BACK_OFF}.longest": 1}),
-            "REDISQ_RETRY_DELAYS": "0",
-            "RETRY_TIMES": 1,
-        }
-        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=40).wait()
-        assert worker.reason == "finished"
-        assert site.counts()["/3"] == 10 + 2
-        assert sum(site.counts().values()) == 39 + 12
-        with Frontier.from_url(redis_server.url, "hosts") as frontier:
-            (letter,) = frontier.dead()
-            assert (letter.reason, letter.status) == ("retries", 503)
-            assert back_offs(letter.entry) == 10
-            frontier.requeue()
-            with redis_server.client() as client:
-                (entry,) = client.lrange("redisq:{hosts:0}:queue:127.0.0.1:-1", 0, -1)
-            assert back_offs(entry[1:]) == 0
-
-
 def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None:
     """A crawl that has nothing left but slots that are set aside closes after a while, says so and
     keeps their requests; started again it tries them at once."""

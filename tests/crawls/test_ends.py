@@ -119,31 +119,6 @@ SLOW = {"REDISQ_SLOT_LIMITS": '{"127.0.0.1": {"delay": 0.1}, "127.0.0.2": {"dela
 """Downloads on the side wait for their turns, on the second host for long."""
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "CLOSESPIDER_TIMEOUT"])
-def test_closing_while_callbacks_download_on_the_side(
-    crawl: Run, redis_server: RedisServer, how: str
-) -> None:
-    """Pages whose callbacks wait for a turn on the side go back, and are done later."""
-    with Site(page) as site, Frontier.from_url(redis_server.url, "side") as frontier:
-        timeout = {"CLOSESPIDER_TIMEOUT": 1} if how == "CLOSESPIDER_TIMEOUT" else {}
-        worker = crawl("side", None, {**SLOW, **timeout}, sites=site.url)
-        if how == "SIGTERM":
-            wait_until(lambda: any("/" in path[1:] for path in site.counts()), 30, "one")
-            worker.terminate()
-        worker.wait()
-        status = frontier.status()
-        done = len(worker.items())
-        assert (status["dead"], status["finished"], status["queued"]) == (0, done, 10 - done)
-        assert done < 10
-        assert "Traceback" not in worker.log
-        assert "spider_exceptions/count" not in worker.stats
-        assert "log_count/ERROR" not in worker.stats
-        again = crawl("side", None, sites=site.url).wait()
-        assert again.reason == "finished"
-    items = [(item["url"], item["parts"]) for item in worker.items() + again.items()]
-    assert sorted(items) == [(f"{site.url}/{n}", 3) for n in range(10)]
-
-
 def test_closing_while_pipelines_download(
     crawl: Run, redis_server: RedisServer, tmp_path: Path
 ) -> None:

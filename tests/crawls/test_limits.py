@@ -535,58 +535,6 @@ def test_delay_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None:
         assert times[-1] - times[0] < 11 * 0.25 * 1.5 + lost
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_redirects_to_another_host(crawl: Run, grouped: bool) -> None:
-    """They have that host's limit, not that of the host that they come from; but a spider's own
-    group stays: with the limit of the other host the crawl would take five minutes."""
-    with Site(lambda path: Answer("x"), hosts=2) as site:
-        there = f"http://127.0.0.2:{site.port}"
-
-        def page(path: str) -> Answer:
-            redirects = site.hits[-1].host.startswith("127.0.0.1:")
-            return Answer("", 302, {"Location": there + path}) if redirects else Answer("x")
-
-        site.page = page
-        limits = {"127.0.0.2": {"delay": 60 if grouped else 0.3}, "127.0.0.1": {"delay": 0.1}}
-        given = {"REDISQ_SLOT_LIMITS": json.dumps(limits)}
-        arguments = {"slot": "127.0.0.1"} if grouped else {}
-        worker = crawl("hosts", None, given, sites=site.urls(1), pages=6, **arguments)
-        assert worker.wait().reason == "finished"
-    times = site.starts()["127.0.0.2"]
-    assert len(times) == 6
-    if not grouped:
-        assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
-
-
-@pytest.mark.parametrize("kept", ["", "yes"])
-def test_redirects_of_what_cannot_be_stored(crawl: Run, kept: str) -> None:
-    """What is downloaded on the side, or stays in its process, has the limit of the host that it is
-    led to, too, where its worker has requests of that."""
-    begun, all_led_away = threading.Event(), threading.Event()
-    led_away = itertools.count(1)
-    with Site(lambda path: Answer("x"), hosts=2) as site:
-        there = f"http://127.0.0.2:{site.port}"
-
-        def page(path: str) -> Answer:
-            if site.hits[-1].host.startswith("127.0.0.2:"):
-                begun.set()
-                return Answer("x", until=all_led_away)
-            if path.endswith("/away"):
-                if next(led_away) == 5:
-                    all_led_away.set()
-                return Answer("", 302, {"Location": there + path})
-            return Answer("x", until=begun)
-
-        site.page = page
-        given = {"REDISQ_SLOT_LIMITS": json.dumps({"127.0.0.2": {"delay": 0.3}})}
-        sites = f"{there} {site.url}"
-        worker = crawl("elsewhere", None, given, sites=sites, pages=5, kept=kept)
-        assert worker.wait().reason == "finished"
-    times = site.starts()["127.0.0.2"]
-    assert len(times) == 10
-    assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
-
-
 def test_a_download_slot_that_a_middleware_sets(crawl: Run) -> None:
     """The limits of a host, and the peace that it asks for, hold for its pages by whatever proxies
     they are fetched; nothing is sent back again and again."""

@@ -16,7 +16,6 @@ import redis
 from scrapy.http import Response
 from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
 
-from lab.proxy import Proxy
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
@@ -287,13 +286,6 @@ def finish(workers: list[Crawl], hang: threading.Event) -> None:
         assert "Traceback" not in worker.log
 
 
-def fetcher_first(site: Site, workers: list[Crawl]) -> list[Crawl]:
-    """The workers, first the one that has asked for robots.txt."""
-    wait_until(lambda: robots_hits(site), 20, "robots.txt is asked for")
-    first = workers[int(site.hits[0].agent)]
-    return [first, *(worker for worker in workers if worker is not first)]
-
-
 def test_once_for_all(crawl: Run, hang: threading.Event) -> None:
     """Three workers fetch each host's robots.txt once, and all of them heed it, also the requests
     that had to wait for it together."""
@@ -517,47 +509,3 @@ def test_no_answer(crawl: Run, hang: threading.Event) -> None:
     assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in range(6)}}
     errors = [stat for worker in workers for stat in worker.stats if "robotstxt/exception" in stat]
     assert len(errors) == 1
-
-
-def test_closing_while_it_is_fetched(
-    crawl: Run, redis_server: RedisServer, hang: threading.Event
-) -> None:
-    """A worker that waits for another's fetch closes at once, and its requests go back."""
-    with (
-        Site(with_robots(rules("Disallow: /1", until=hang))) as site,
-        Frontier.from_url(redis_server.url, "hosts") as frontier,
-    ):
-        fetches, waits = fetcher_first(site, fleet(crawl, site, 2, n_hosts=1, pages=60))
-
-        def both_wait() -> bool:
-            return [worker["leased"] > 8 for worker in frontier.status()["workers"]] == [True] * 2
-
-        wait_until(both_wait, 20, "both have requests of the host")
-        waits.terminate()
-        assert waits.wait(10).reason == "shutdown", waits.log
-        assert "Traceback" not in waits.log
-        assert not pages(site)
-        finish([fetches], hang)
-    assert sum(robots_hits(site).values()) == 1
-    assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 60 - 11
-    assert fetches.stats["robotstxt/forbidden"] == 11
-
-
-def test_redis_is_away(crawl: Run, redis_server: RedisServer, hang: threading.Event) -> None:
-    """A worker that cannot share what it fetches goes on with it alone."""
-    with (
-        Proxy(redis_server.port) as proxy,
-        Site(with_robots(rules("Disallow: /1", until=hang))) as site,
-    ):
-        url = f"{redis_server.url_through(proxy.port)}?socket_timeout=0.5"
-        given = {"REDISQ_URL": url, "REDISQ_LEASE_TTL": 60}
-        (worker,) = fleet(crawl, site, 1, given, n_hosts=1, pages=6)
-        wait_until(lambda: robots_hits(site), 20, "robots.txt is asked for")
-        proxy.cut()
-        worker.wait_for("Redis is away")
-        hang.set()
-        wait_until(lambda: pages(site), 20, "a page is asked for")
-        proxy.mend()
-        assert worker.wait().reason == "finished"
-    assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in (0, 2, 3, 4, 5)}}
-    assert worker.stats["redisq/robots/alone"] == 1

@@ -107,7 +107,8 @@ def test_f52_slots_moved_at_once(rig: Rig) -> None:
     assert_survived(rig, refetch=0)
 
 
-@pytest.mark.parametrize("kind", ["redis-7", pytest.param("valkey-9", marks=full)])
+@full
+@pytest.mark.parametrize("kind", ["redis-7", "valkey-9"])
 def test_f53_planned_failover(rig: Rig, kind: str) -> None:
     """CLUSTER FAILOVER of each master, one after the other: nothing is fetched again."""
     cluster = set_up(rig, kind=kind)
@@ -146,7 +147,7 @@ def assert_survived_without(
 
 @pytest.mark.parametrize(
     ("stopped", "shards"),
-    [(False, 1), (True, 3), pytest.param(False, 3, marks=full), pytest.param(True, 1, marks=full)],
+    [(False, 1), *(pytest.param(*one, marks=full) for one in ((True, 3), (False, 3), (True, 1)))],
 )
 def test_f54_master_gone(rig: Rig, stopped: bool, shards: int) -> None:
     """A master is killed, or does not answer; its replica takes over, and it comes back as one."""
@@ -162,7 +163,8 @@ def test_f55_two_masters_gone(rig: Rig) -> None:
     assert_survived_without(rig, cluster, cluster.masters()[:2], stopped=False)
 
 
-@pytest.mark.parametrize("together", [True, pytest.param(False, marks=full)])
+@full
+@pytest.mark.parametrize("together", [True, False])
 def test_f56_all_restarted(rig: Rig, together: bool) -> None:
     """All nodes are restarted, at once or one after the other, and keep their logs."""
     cluster = set_up(rig, replicas=0)

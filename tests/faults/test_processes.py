@@ -14,6 +14,7 @@ from tests.faults.rig import MOST_LEASES, Rig, line_with
 from tests.harness.crawl import together, wait_until_joined
 
 
+@pytest.mark.full
 def test_f01_kill_at_random(rig: Rig) -> None:
     """A random worker is killed again and again, and another one takes its place."""
     rig.set_up(delay=rig.size.pick(0.3, 0.15), hold=True)
@@ -23,7 +24,7 @@ def test_f01_kill_at_random(rig: Rig) -> None:
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
 
 
-@pytest.mark.parametrize("ttls", [0, 2])
+@pytest.mark.parametrize("ttls", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_f02_kill_all(rig: Rig, ttls: int) -> None:
     """All workers are killed at half, and started again: at once, or when their TTL is over."""
     rig.set_up(ttl=rig.size.pick(2, 6), delay=rig.size.pick(0.05, 0), hold=True)

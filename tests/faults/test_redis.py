@@ -159,7 +159,7 @@ def drained(
     )
 
 
-@pytest.mark.parametrize("how", ["flushall", "empty"])
+@pytest.mark.parametrize("how", [pytest.param("flushall", marks=pytest.mark.full), "empty"])
 def test_f12_frontier_lost(rig: Rig, how: str) -> None:
     """FLUSHALL, or a restart without data: all close as frontier_lost, none as finished."""
     rig.set_up(delay=rig.size.pick(0.2, 0.05))

@@ -22,7 +22,10 @@ GROWTH = 4_000_000
 
 
 @pytest.fixture(
-    params=["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.full)],
+    params=[
+        "postgres",
+        *(pytest.param(kind, marks=pytest.mark.full) for kind in ("sqlite", "mariadb")),
+    ],
 )
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     """A new empty database."""

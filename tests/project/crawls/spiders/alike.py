@@ -130,7 +130,7 @@ class HeavyStart(scrapy.Spider):
 
     async def start(self):
         for number in itertools.count():
-            body = b"x" * 1_000_000
+            body = b"x" * 50_000
             yield scrapy.Request(f"{self.site}/{number}", body=body, dont_filter=True)
 
     def parse(self, response):

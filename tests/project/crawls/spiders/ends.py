@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
@@ -191,55 +190,6 @@ class LogsIn(scrapy.Spider):
         yield {"url": response.url}
 
 
-class Side(Follow):
-    """Downloads parts of each page on the side, all at once, the last one from the last site.
-
-    ``sites``: their base URLs.
-    """
-
-    name = "side"
-    parts = 3
-
-    def __init__(self, sites="", **kwargs):
-        super().__init__(**kwargs)
-        self.sites = sites.split()
-
-    async def start(self):
-        for site in self.sites[1:]:
-            yield scrapy.Request(f"{site}/10")
-        for n in range(10):
-            yield scrapy.Request(f"{self.sites[0]}/{n}")
-
-    async def parse(self, response):
-        urls = [f"{response.url}/{n}" for n in range(self.parts - 1)]
-        urls.append(f"{self.sites[-1]}{urlsplit(response.url).path}/last")
-        parts = await asyncio.gather(*(download(self, scrapy.Request(url)) for url in urls))
-        yield {"url": response.url, "parts": len(parts)}
-
-
-class Elsewhere(Hosts):
-    """Each page of the last site asks for one more, which leads to another host: on the side, or
-    with ``kept`` by a request that cannot be shared."""
-
-    name = "elsewhere"
-
-    def __init__(self, sites="", kept="", **kwargs):
-        super().__init__(sites, **kwargs)
-        self.last, self.kept = sites.split()[-1], kept
-
-    async def parse(self, response):
-        yield {"url": response.url}
-        if not response.url.startswith(self.last):
-            return
-        away = scrapy.Request(
-            f"{response.url}/away", callback=lambda response: {"url": response.url}
-        )
-        if self.kept:
-            yield away
-        else:
-            await download(self, away)
-
-
 class Paused(Hosts):
     """Pauses its engine at the first page, as somebody at the telnet console may."""
 
@@ -258,10 +208,23 @@ class Files(FilesPipeline):
         return map(scrapy.Request, item["file_urls"])
 
 
-class WithFiles(Side):
-    """A file of its own for each page, and one on the last site that all share."""
+class WithFiles(Follow):
+    """A file of its own for each page, and one on the last site that all share.
+
+    ``sites``: their base URLs.
+    """
 
     name = "with_files"
+
+    def __init__(self, sites="", **kwargs):
+        super().__init__(**kwargs)
+        self.sites = sites.split()
+
+    async def start(self):
+        for site in self.sites[1:]:
+            yield scrapy.Request(f"{site}/10")
+        for n in range(10):
+            yield scrapy.Request(f"{self.sites[0]}/{n}")
 
     def parse(self, response):
         urls = [f"{response.url}/file", f"{self.sites[-1]}/shared"]
