@@ -307,29 +307,6 @@ def test_what_a_filter_of_others_has_let_through(process: NewProcess) -> None:
     assert len(first.kept) == 0
 
 
-def test_a_row_whose_page_stays_here_can_wait(process: NewProcess) -> None:
-    """For what it refers to, as often as others, at growing intervals."""
-    first = process()
-    push(first, "http://a/page")
-    page = first.fetch()
-    local = first.ask(page, "http://a/local", dont_filter=True)
-    first.start()
-
-    async def later() -> list[bool]:
-        results = []
-        for _ in range(3):
-            results.append(first.in_progress.give_back_later(local, (0.01, 0.01)))
-            first.end(local)
-            if results[-1]:
-                while first.start() is None:
-                    await asyncio.sleep(0.01)
-        return results
-
-    assert asyncio.run(later()) == [True, True, False]
-    first.end(page)
-    assert len(first.kept) == 0
-
-
 def test_start_requests_that_are_left_keep_the_run_open(process: NewProcess) -> None:
     """Whoever starts the crawl again reads ``start()``: this one counts as not read to its end."""
     first = process()
@@ -367,7 +344,7 @@ def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) ->
                 first.outbox.take(Request("http://a/child", dont_filter=True))
             first.exchange()
             first.in_progress.mark_failed(local, Problem("spider_error", "once"))
-            first.in_progress.give_back_later(local, (0.01,) * 5)
+            first.in_progress.give_back_later(local, 0.01)
             first.end(local)
             while first.start() is None:
                 await asyncio.sleep(0.01)
