@@ -14,9 +14,10 @@ from redis.crc import key_slot
 from lab.simulation.clock import WORKER, VirtualClock
 from lab.simulation.server import META, SimulatedServer, give_scripts_time
 from lab.simulation.wire import Wire
-from scrapy_redisq.server.access import NAMELESS, Access
-from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterAccess
+from scrapy_redisq.server.access import NAMELESS
+from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterServer
 from scrapy_redisq.server.cluster.hash_slots import SLOTS, Node
+from scrapy_redisq.server.server import Server
 
 MOST = 6
 """Databases of a Redis that are used."""
@@ -173,17 +174,21 @@ class Network:
         def blocking(node: Node, quick: float | None = None) -> BlockingClient:
             return BlockingClient(self._server(node))
 
-        def asynchronous(access: Any, timeout: float) -> AsyncCluster:
+        def asynchronous(server: Any) -> AsyncCluster:
             def connect(node: Node, quick: float | None) -> AsyncClient:
+                timeout = server.socket_timeout
                 return AsyncClient(self._server(node), min(timeout, quick or timeout))
 
-            return AsyncCluster(access._hash_slots, connect)
+            return AsyncCluster(server._hash_slots, connect)
+
+        def clients(server: Any, timeout: float | None = None) -> Cluster:
+            return Cluster(server._hash_slots, blocking)
 
         only = self.servers[0]
-        Access.client = lambda _, timeout: BlockingClient(only)  # type: ignore
-        Access.async_client = lambda _, timeout: AsyncClient(only, timeout)  # type: ignore
-        ClusterAccess.client = lambda access, timeout: Cluster(access._hash_slots, blocking)  # type: ignore
-        ClusterAccess.async_client = asynchronous  # type: ignore
+        Server.client = lambda _, timeout=None: BlockingClient(only)  # type: ignore
+        Server.async_client = lambda server: AsyncClient(only, server.socket_timeout)  # type: ignore
+        ClusterServer.client = clients  # type: ignore
+        ClusterServer.async_client = asynchronous  # type: ignore
 
 
 class BlockingClient(redis.Redis):

@@ -1,7 +1,8 @@
-"""How clients reach the server that an address means, and how certain it is that it is that one.
+"""What all clients of Redis have in common: their options, and how tasks that use them end.
 
-The access to a single server is here. Its subclasses, to a cluster and to a primary that Sentinels
-know, are in ``cluster/`` and ``sentinel/``.
+The clients send each command once. redis-py's default sends a command again when its answer was
+lost, up to ten times; that is right only for what may happen twice. Exchanges survive it by their
+sequence number and are repeated by the worker itself, nothing else is repeated at all.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakSet
 
 import redis
 import redis.asyncio
@@ -20,19 +19,6 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
-
-from scrapy_redisq.errors import ServerBusy
-from scrapy_redisq.server.address import Address
-
-__all__ = [
-    "Access",
-    "AsyncClient",
-    "Client",
-    "async_options",
-    "blocking_options",
-    "cancel",
-    "closed_meanwhile",
-]
 
 if TYPE_CHECKING:
     from scrapy_redisq.server.cluster import AsyncCluster, Cluster
@@ -95,59 +81,3 @@ async def cancel(task: asyncio.Future[Any]) -> None:
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=CANCEL_AGAIN)
-
-
-class Access:
-    """To one address, which may lead to another server in time; and what the other kinds have in
-    common with it. Blocking, where it is not asyncio."""
-
-    def __init__(self, address: Address, options: Mapping[str, Any]) -> None:
-        self._address = address
-        self._options = options
-        self._pools: WeakSet[redis.asyncio.ConnectionPool] = WeakSet()
-
-    def client(self, timeout: float) -> Client:
-        """A client; connections and answers may take ``timeout`` seconds."""
-        return redis.Redis.from_url(self._address.url, **blocking_options(timeout, self._options))
-
-    def async_client(self, timeout: float) -> AsyncClient:
-        """The same for asyncio."""
-        options = async_options(timeout, self._options)
-        client = redis.asyncio.Redis.from_url(self._address.url, **options)
-        self._pools.add(client.connection_pool)
-        return client
-
-    def confirm(self, timeout: float) -> None:
-        """Return if what the clients reach is, now, the server that has the last word.
-
-        Raises `ServerBusy` if it is not, or if that is not certain, and redis-py's errors. To be
-        followed by `drop`.
-        """
-        with self.client(timeout) as client:
-            try:
-                role = client.execute_command("ROLE")
-            except redis.ResponseError:  # denied: then it is taken for what it should be
-                return
-        if role[0] in {b"slave", "slave"}:
-            raise ServerBusy("the server at this address is a replica now")
-
-    def find(self) -> None:
-        """Look which server it is; raises `redis.ConnectionError` if that cannot be told, with
-        ``final`` if it never will."""
-
-    async def drop(self) -> None:
-        """Close the connections of asyncio clients that may lead to another server by now."""
-        for pool in list(self._pools):
-            # The listener's is in use, and of no weight.
-            await pool.disconnect(inuse_connections=False)
-
-    async def follow(self) -> None:
-        """Until cancelled: `drop` as soon as it is another server. Ends at once where there is
-        nobody who would tell."""
-
-    def vouched(self) -> float:
-        """When it was last certain that the clients reach the right server, by time.monotonic()."""
-        return time.monotonic()
-
-    def close(self) -> None:
-        """Close what `find` has opened; clients are their users' to close."""

@@ -11,8 +11,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from scrapy_redisq.server.url import wrong
 
-__all__ = ["Address", "ClusterNodes", "SentinelService", "parse"]
-
 PORT, SENTINEL_PORT = 6_379, 26_379
 
 # What may stand behind the "?" of a URL. Everything else of redis-py's would change what the

@@ -8,8 +8,6 @@ from typing import Any
 
 import redis
 
-__all__ = ["Condition", "Told"]
-
 
 @dataclass(frozen=True)
 class Condition:

@@ -11,8 +11,6 @@ import redis
 from scrapy_redisq.errors import ServerUnsuitable
 from scrapy_redisq.server.condition import Told
 
-__all__ = ["Weakness", "check", "check_kind", "is_log_due", "keeps_log", "renew_log", "weaknesses"]
-
 CONF = "(CONFIG SET, and in redis.conf)"
 NOEVICTION = f"maxmemory-policy noeviction {CONF}"
 

@@ -11,8 +11,6 @@ from urllib.parse import unquote
 
 from scrapy_redisq.errors import SettingError
 
-__all__ = ["embedded_folder", "redact", "wrong"]
-
 _SCHEME = r"\b[a-z][a-z0-9+.-]*://"
 _FLAGS = re.IGNORECASE | re.DOTALL
 

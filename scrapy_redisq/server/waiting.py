@@ -16,9 +16,7 @@ from scrapy_redisq.errors import ServerUnreachable, with_causes
 from scrapy_redisq.server.sentinel.finder import PrimaryUnknown
 
 if TYPE_CHECKING:
-    from scrapy_redisq.server.connection import Server
-
-__all__ = ["pauses"]
+    from scrapy_redisq.server.server import Server
 
 logger = logging.getLogger(__name__)
 

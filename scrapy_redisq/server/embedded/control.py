@@ -17,8 +17,6 @@ from scrapy_redisq.server.embedded.folder import ServerFolder
 from scrapy_redisq.server.embedded.keeper import ANSWER_TIMEOUT
 from scrapy_redisq.server.embedded.locks import file_errors
 
-__all__ = ["EmbeddedStatus", "start", "status", "stop"]
-
 
 @dataclass(frozen=True)
 class EmbeddedStatus:

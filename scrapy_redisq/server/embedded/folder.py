@@ -17,8 +17,6 @@ from pathlib import Path
 from scrapy_redisq.errors import EmbeddedServerError
 from scrapy_redisq.server.embedded.locks import Locks, file_errors
 
-__all__ = ["MAX_SOCKET_BYTES", "ServerFolder"]
-
 MAX_SOCKET_BYTES = 100
 """Longest path of a unix socket: Linux takes 107 bytes, macOS 103."""
 MOST_LOOKS = 100

@@ -17,8 +17,6 @@ from pathlib import Path
 from scrapy_redisq.errors import EmbeddedServerError
 from scrapy_redisq.server.embedded.keeper import is_current, take
 
-__all__ = ["Locks", "file_errors"]
-
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for other processes or threads that start or stop the server."""
 

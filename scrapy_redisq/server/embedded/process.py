@@ -17,8 +17,6 @@ from scrapy_redisq.server.embedded.folder import ServerFolder
 from scrapy_redisq.server.embedded.keeper import ANSWER_TIMEOUT, ask
 from scrapy_redisq.server.embedded.locks import Locks
 
-__all__ = ["answers", "ensure", "is_loading", "listens", "shut_down"]
-
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT = 30.0

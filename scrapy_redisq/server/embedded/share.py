@@ -18,8 +18,6 @@ from scrapy_redisq.server.embedded import process
 from scrapy_redisq.server.embedded.folder import ServerFolder
 from scrapy_redisq.server.embedded.locks import Locks
 
-__all__ = ["EmbeddedServer"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from redis.exceptions import AuthorizationError, NoPermissionError
 
 from scrapy_redisq.server.address import SentinelService
 
-__all__ = ["Finder", "Place", "PrimaryUnknown", "View"]
-
 Place = tuple[str, int]
 """Host and port."""
 

@@ -20,8 +20,6 @@ from redis.exceptions import NoPermissionError
 from scrapy_redisq.server.access import closed_meanwhile
 from scrapy_redisq.server.sentinel.finder import Finder, Place
 
-__all__ = ["POLL", "AsyncPool", "Pool"]
-
 POLL = 1.0
 """Seconds between two questions which server is the primary."""
 

@@ -1,11 +1,9 @@
-"""`scrapy_redisq.server.access.Access` to the primary that Sentinels name."""
+"""`scrapy_redisq.server.server.Server` where Sentinels say which it is."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlencode
 from weakref import WeakSet
 
@@ -16,12 +14,11 @@ from redis.connection import parse_url
 from redis.retry import Retry
 
 from scrapy_redisq.errors import ServerBusy
-from scrapy_redisq.server.access import NAMELESS, Access, async_options, blocking_options
+from scrapy_redisq.server.access import NAMELESS, async_options, blocking_options
 from scrapy_redisq.server.address import SentinelService
 from scrapy_redisq.server.sentinel.finder import Finder, Place, View
 from scrapy_redisq.server.sentinel.pools import POLL, AsyncPool, Pool
-
-__all__ = ["SentinelAccess"]
+from scrapy_redisq.server.server import Server
 
 logger = logging.getLogger(__name__)
 
@@ -38,44 +35,51 @@ REPLICATED_WITHIN = 0.5
 _OF_SERVERS = {"client_name", "protocol", "socket_connect_timeout", "socket_timeout"}
 
 
-class SentinelAccess(Access):
-    """Access to the primary that Sentinels name."""
+class SentinelServer(Server):
+    """The primary that Sentinels name."""
+
+    by_sentinels = True
+    _address: SentinelService
 
     def __init__(
-        self, address: SentinelService, options: Mapping[str, Any], timeout: float
+        self, address: SentinelService, *, connect_timeout: float, socket_timeout: float
     ) -> None:
+        super().__init__(address, connect_timeout=connect_timeout, socket_timeout=socket_timeout)
         tls = {name: value for name, value in address.options.items() if name.startswith("ssl_")}
         of_servers = {name: address.options[name] for name in _OF_SERVERS & address.options.keys()}
         # As redis-py takes them.
         typed = parse_url(f"redis://?{urlencode(tls | of_servers)}")  # type: ignore[no-untyped-call]
         login = {"username": address.username, "password": address.password, "db": address.db}
-        super().__init__(address, {**options, **typed, **login})
-        self._service = address.service
-        answer_within = min(timeout, LONGEST_ANSWER)
+        answer_within = min(self.socket_timeout, LONGEST_ANSWER)
         asking = {"socket_timeout": answer_within, "socket_connect_timeout": answer_within}
         given = {name: value for name, value in typed.items() if name not in _OF_SERVERS}
-        given = {**NAMELESS, **options, **given, **asking, "retry": Retry(NoBackoff(), 0)}
+        given = {**NAMELESS, **self._options, **given, **asking, "retry": Retry(NoBackoff(), 0)}
+        self._options = {**self._options, **typed, **login}
         self.finder = Finder(address, given)
         self._async_pools: WeakSet[AsyncPool] = WeakSet()
-        self._told: Place | None = None
+        self._primary: Place | None = None
+        """The last one that was told of."""
         self._unvouched = 0
         """Rounds in a row since a majority last named the primary."""
 
-    def client(self, timeout: float) -> redis.Redis:
-        options = blocking_options(timeout, self._options)
-        return redis.Redis.from_pool(Pool(self.finder, tls=self._address.tls, **options))
+    def close(self) -> None:
+        self.finder.close()
 
-    def async_client(self, timeout: float) -> redis.asyncio.Redis:
-        options = async_options(timeout, self._options)
-        pool = AsyncPool(self.finder, tls=self._address.tls, **options)
+    def client(self, timeout: float | None = None) -> redis.Redis:
+        options = blocking_options(timeout or self.socket_timeout, self._options)
+        return redis.Redis.from_pool(Pool(self.finder, tls=self.uses_tls, **options))
+
+    def async_client(self) -> redis.asyncio.Redis:
+        options = async_options(self.socket_timeout, self._options)
+        pool = AsyncPool(self.finder, tls=self.uses_tls, **options)
         self._async_pools.add(pool)
         return redis.asyncio.Redis.from_pool(pool)
 
     def find(self) -> None:
         self.finder.find()
-        self._told = self._told or self.finder.primary
+        self._primary = self._primary or self.finder.primary
 
-    def confirm(self, timeout: float) -> None:
+    def _confirm(self) -> None:
         """A majority of all Sentinels names the server, and so does one that knows of the last
         failover; none is under way, the server says that it is a primary, and whichever replica is
         chosen next has all that it has.
@@ -100,7 +104,7 @@ class SentinelAccess(Access):
             raise ServerBusy("the Sentinel that knows of the last failover names another server")
         if any(view.failing_over for view in views):
             raise ServerBusy("a failover is under way")
-        with self.client(timeout) as client:
+        with self.client() as client:
             client.role()  # so that WAIT means all until now
             wanted = max(view.promotable for view in views)
             there = client.wait(wanted, int(REPLICATED_WITHIN * 1000)) if wanted else 0
@@ -110,12 +114,12 @@ class SentinelAccess(Access):
                 "may be made the primary"
             )
 
-    async def drop(self) -> None:
-        if self._told not in {None, self.finder.primary}:
+    async def _drop(self) -> None:
+        if self._primary not in {None, self.finder.primary}:
             logger.warning(
                 "The primary is %s:%d now, by its Sentinels", *(self.finder.primary or ())
             )
-        self._told = self.finder.primary
+        self._primary = self.finder.primary
         for pool in list(self._async_pools):
             await pool.leave_former()
 
@@ -125,7 +129,7 @@ class SentinelAccess(Access):
             before = self.finder.vouched
             try:
                 views = await asyncio.to_thread(self.finder.find)
-                await self.drop()
+                await self._drop()
             except Exception:  # nothing may end it
                 logger.exception("An unexpected error while Sentinels are followed")
             else:
@@ -151,11 +155,8 @@ class SentinelAccess(Access):
                 sum(view.primary == self.finder.primary for view in views),
                 self.finder.voters,
                 *primary,
-                self._service,
+                self._address.service,
             )
 
-    def vouched(self) -> float:
+    def primary_vouched(self) -> float:
         return self.finder.vouched
-
-    def close(self) -> None:
-        self.finder.close()
