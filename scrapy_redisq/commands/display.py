@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -62,13 +61,8 @@ def one_line(text: str) -> str:
 
 def console() -> Console:
     """Where tables go: stdout, as it is at the moment."""
-    width = None
-    columns = os.environ.get("COLUMNS", "")
-    if not columns.isdecimal() or not int(columns):  # 0, as some terminals say: it is not known
-        if not sys.stdout.isatty():
-            width = PIPE_WIDTH
-        elif columns:
-            width = shutil.get_terminal_size().columns
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = None if is_known else PIPE_WIDTH
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 

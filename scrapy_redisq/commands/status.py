@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,7 @@ from rich.text import Text
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.options import add_command, add_frontier, add_json, add_watch
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.commands.watching import REFRESH, show
+from scrapy_redisq.commands.watching import show
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.figures import figures
 from scrapy_redisq.control.frontier_status import absent
@@ -48,22 +47,16 @@ def add_options(commands: Any) -> None:
 
 def run(arguments: Namespace, project: Project) -> int:
     """Show the status; with ``--watch`` until Ctrl-C, which is how that is meant to end."""
-    if project.nothing_there() and not arguments.watch:
+    if project.nothing_there():  # a look starts no embedded server
         return _nothing(arguments, project)
-    with contextlib.suppress(*[KeyboardInterrupt] * arguments.watch):
-        if project.nothing_there():
-            print(f"no embedded server has run in {project.embedded_folder} yet", file=sys.stderr)
-        while project.nothing_there():  # a look starts none
-            time.sleep(REFRESH)
-        with project.server() as server, contextlib.closing(server.client()) as client:
-            watched = Watched(server, client, arguments.name)
-            return show(
-                arguments,
-                watched.picture,
-                lambda: _print(map(json.dumps, watched.look())),
-                lambda: _print(map(display.line, watched.look())),
-            )
-    return 0
+    with project.server() as server, contextlib.closing(server.client()) as client:
+        watched = Watched(server, client, arguments.name)
+        return show(
+            arguments,
+            watched.picture,
+            lambda: _print(map(json.dumps, watched.look())),
+            lambda: _print(map(display.line, watched.look())),
+        )
 
 
 def _nothing(arguments: Namespace, project: Project) -> int:
@@ -73,7 +66,11 @@ def _nothing(arguments: Namespace, project: Project) -> int:
         return 0
     nothing = absent(check_frontier_name(arguments.name))
     nothing = {**nothing, "why": explain(nothing), **figures(nothing, [])}
-    return show(arguments, lambda: display.full(nothing), lambda: print(json.dumps(nothing)))
+    if arguments.json:
+        print(json.dumps(nothing))
+    else:
+        display.console().print(display.full(nothing))
+    return 0
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scrapy_redisq.control.observed import KINDS, Observed
@@ -47,8 +46,7 @@ def explain(
     (that limits allow; None: no limit).
     """
     look = _Look(status, waits, servers, away)
-    reason, _, sentence = next(cause for cause in CAUSES if cause[1](look))
-    text = sentence.format(**look.words()) if isinstance(sentence, str) else sentence(look)
+    reason, text = _in_the_way(look) or _where_requests_are(look)
     also = look.also(reason, growth)
     return {"reason": reason, "text": text, "also": also, **look.figures()}
 
@@ -97,20 +95,6 @@ class _Look(Observed):
             "oldest_due": round(oldest / 1e6, 3) if oldest >= 0 else None,
             "idle_workers": self.idle,
             "starts_per_minute": self.starts_per_minute,
-        }
-
-    def words(self) -> dict[str, str]:
-        """What sentences name."""
-        return {
-            "used": size_text(self.full[0].used) if self.full else "",
-            "most": size_text(self.full[0].most) if self.full else "",
-            "refuses": self.refuses,
-            "finished": counted(self.status["finished"], "request"),
-            "leased": counted(self.leased, "request"),
-            "posted": counted(self.status.get("posted", 0), "finished page"),
-            "workers": counted(len(self.alive), "worker"),
-            "starting": counted(min(self.starting, len(self.alive)), "worker"),
-            "free": counted(self.free, "host"),
         }
 
     def how(self, kind: str, n: int) -> str:
@@ -262,78 +246,69 @@ def _working(look: _Look) -> str:
     return f"{text}."
 
 
-def _is_most(kind: str, look: _Look) -> bool:
-    """All hosts with requests wait, and most of them for this."""
-    kept_back = look.kept_back
-    return not look.free and bool(kept_back) and kind == max(kept_back, key=lambda k: kept_back[k])
+def _in_the_way(look: _Look) -> tuple[str, str] | None:
+    """What keeps the crawl from going on, whatever waits: the reason and its sentence. What is most
+    in the way comes first."""
+    workers = counted(len(look.alive), "worker")
+    if look.state == "absent":
+        return "absent", "There is no such frontier: nothing was pushed, no worker has joined."
+    if look.away:
+        return "shard_away", _away(look)
+    if look.full:
+        used, most = size_text(look.full[0].used), size_text(look.full[0].most)
+        return "redis_full", (
+            f"Redis is full: {used} of {most} (maxmemory). A worker whose page has found something "
+            "new starts nothing for 10 s to an hour, or until there is room."
+        )
+    if look.refuses:
+        return "redis_refuses", f"Redis takes no writes: {look.refuses}."
+    if look.state == "complete":
+        finished = counted(look.status["finished"], "request")
+        return "complete", f"The run is complete: {finished}."
+    if look.state == "resetting":
+        return "resetting", "What is left of a former run is being deleted."
+    if look.status.get("crawl_paused"):
+        return "paused", _paused(look)
+    if not look.alive:
+        return "no_workers", _no_workers(look)
+    if look.quiet == len(look.alive):
+        return "quiet", (
+            f"All workers are quiet ({workers}): what they hold is finished, nothing is claimed "
+            "until they are told to work again."
+        )
+    if look.cut_off == len(look.alive):
+        return "sink_away", (
+            f"The sinks of all workers are away ({workers}): {counted(look.leased, 'request')} in "
+            "progress, whose items wait to be written."
+        )
+    return None
 
 
-Cause = tuple[str, Callable[[_Look], object], str | Callable[[_Look], str]]
-
-CAUSES: tuple[Cause, ...] = (
-    (
-        "absent",
-        lambda look: look.state == "absent",
-        "There is no such frontier: nothing was pushed, no worker has joined.",
-    ),
-    ("shard_away", lambda look: look.away, _away),
-    (
-        "redis_full",
-        lambda look: look.full,
-        "Redis is full: {used} of {most} (maxmemory). A worker whose page has found "
-        "something new starts nothing for 10 s to an hour, or until there is room.",
-    ),
-    ("redis_refuses", lambda look: look.refuses, "Redis takes no writes: {refuses}."),
-    ("complete", lambda look: look.state == "complete", "The run is complete: {finished}."),
-    (
-        "resetting",
-        lambda look: look.state == "resetting",
-        "What is left of a former run is being deleted.",
-    ),
-    ("paused", lambda look: look.status.get("crawl_paused"), _paused),
-    ("no_workers", lambda look: not look.alive, _no_workers),
-    (
-        "quiet",
-        lambda look: look.quiet == len(look.alive),
-        "All workers are quiet ({workers}): what they hold is finished, nothing is claimed until "
-        "they are told to work again.",
-    ),
-    (
-        "sink_away",
-        lambda look: look.cut_off == len(look.alive),
-        "The sinks of all workers are away ({workers}): {leased} in progress, whose items wait to "
-        "be written.",
-    ),
-    # Hosts have requests.
-    *((REASON_OF.get(kind, kind), partial(_is_most, kind), _kept_back) for kind in KINDS),
-    (
-        "unclaimed",
-        lambda look: look.slots and not look.leased,
-        "{free} could start, and no worker has claimed anything: its requests have just come, or "
-        "the workers wait for a sink or for Redis.",
-    ),
-    ("working", lambda look: look.slots, _working),
-    # No host has.
-    ("in_progress", lambda look: look.leased or look.kept, _in_progress),
-    ("delayed", lambda look: look.delayed, _delayed),
-    (
-        "posted",
-        lambda look: look.status.get("posted"),
-        "Links of {posted} to other servers are not safe there yet.",
-    ),
-    (
-        "starting",
-        lambda look: look.starting,
-        "Nothing waits; {starting} may still add start requests.",
-    ),
-    (
-        "idle",
-        lambda look: look.keep_alive,
-        "Everything is finished; the workers stay for more (REDISQ_KEEP_ALIVE).",
-    ),
-    ("ending", lambda _: True, "Everything is finished, and the workers are about to leave."),
-)
-"""Reason, when it holds, and its sentence; what is most in the way comes first."""
+def _where_requests_are(look: _Look) -> tuple[str, str]:
+    """What the requests that are left wait for."""
+    if look.kept_back and not look.free:
+        most = max(look.kept_back, key=lambda kind: look.kept_back[kind])
+        return REASON_OF.get(most, most), _kept_back(look)
+    if look.slots and not look.leased:
+        return "unclaimed", (
+            f"{counted(look.free, 'host')} could start, and no worker has claimed anything: its "
+            "requests have just come, or the workers wait for a sink or for Redis."
+        )
+    if look.slots:
+        return "working", _working(look)
+    if look.leased or look.kept:
+        return "in_progress", _in_progress(look)
+    if look.delayed:
+        return "delayed", _delayed(look)
+    if posted := look.status.get("posted"):
+        pages = counted(posted, "finished page")
+        return "posted", f"Links of {pages} to other servers are not safe there yet."
+    if look.starting:
+        starting = counted(min(look.starting, len(look.alive)), "worker")
+        return "starting", f"Nothing waits; {starting} may still add start requests."
+    if look.keep_alive:
+        return "idle", "Everything is finished; the workers stay for more (REDISQ_KEEP_ALIVE)."
+    return "ending", "Everything is finished, and the workers are about to leave."
 
 
 def _answer(status: str) -> str:
