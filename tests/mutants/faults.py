@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 PROTOCOL = "tests/protocol/test_protocol.py tests/protocol/test_protocol_machine.py"
@@ -54,440 +55,292 @@ BACKOFF = SHARED + "slots/backoff.lua"
 SENTINEL = "server/sentinel/server.py"
 ROBOTS = "frontier/lua/robots.lua"
 
+
+def _of(path: str, tests: str, *changes: str | tuple[str, str]) -> Iterator[Mutant]:
+    """Mutants of one file: what is removed from it, or (what is there, what takes its place)."""
+    for change in changes:
+        old, new = (change, "") if isinstance(change, str) else change
+        yield Mutant(path, old, new, tests)
+
+
 MUTANTS = [
-    # What workers are told
-    Mutant("frontier/shard_task.py", "demand.low or demand.rests", "demand.low", RUN_SESSION),
-    # Several logs
-    Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
-    Mutant("frontier/operations.py", "if post.unsafe == 0:", "if True:", LOGS),
-    Mutant("frontier/unsafe.py", "self._spread and self._of_nobody > 0", "False", LOGS),
-    Mutant("frontier/shard_session.py", "waiting > 0 or is_news", "waiting > 0", RUN_SESSION),
-    Mutant("frontier/shard_session.py", "self.unsafe.proof_at", "0.0", RUN_SESSION),
-    Mutant(
-        "frontier/run_session.py",
-        "shard_task.exchange(session, NOTHING)",
-        "shard_task._exchange(session, NOTHING)",
+    *_of(
+        "frontier/shard_task.py",
         RUN_SESSION,
+        ("demand.low or demand.rests", "demand.low"),
+        "await session.run_session.confirm_primary()",
     ),
-    Mutant(
-        SHARED + "workers.lua",
-        "redis.call('EXISTS', READY, DELAYED, POST)",
-        "redis.call('EXISTS', READY, DELAYED)",
-        LOGS,
-    ),
-    Mutant(
-        COMPLETE,
-        "redis.call('EXISTS', READY, DELAYED, POST)",
-        "redis.call('EXISTS', READY, DELAYED)",
-        LOGS,
-    ),
-    Mutant(
-        "frontier/lua/run/look.lua",
-        "idle = idle and redis.call('HGET', known, 'looked') == input.marked",
-        "",
-        LOGS,
-    ),
-    Mutant(JOIN, "if input.begun then return 'shard_lost' end", "", LOGS),
-    Mutant(JOIN, "if goes_on then inherits = 'all' end", "", LOGS),
-    Mutant("control/dead_letters.py", "-1 if shard else self._run", "self._run", LOGS),
-    Mutant(
-        "frontier/lua/post/take.lua", "redis.call('ZADD', POST, NOW + input.hold, id)", "", LOGS
-    ),
-    # The exchange
-    Mutant(EXCHANGE, "if seq < input.acked then return {'rewound'} end", "", PROTOCOL),
-    Mutant(EXCHANGE, "local replayed = seq > input.acked", "local replayed = false", PROTOCOL),
-    Mutant("frontier/outgoing.py", "size += _size(self._unsent[0])", "size += 0", PROTOCOL),
-    Mutant(
-        "server/sentinel/finder.py",
-        "view.epoch >= self._epoch for view in views",
-        "True for view in views",
-        SENTINELS,
-    ),
-    Mutant(
-        "server/sentinel/finder.py",
-        "majority and latest >= self._epoch",
-        "majority",
-        SENTINELS,
-    ),
-    Mutant(
+    *_of(EXCHANGE, LOGS, "if input.posts then keep_posts(input.posts, input.hold) end"),
+    *_of(
         EXCHANGE,
-        "if not seq or not is_member(worker) then",
-        "if not seq then",
         PROTOCOL,
+        "if seq < input.acked then return {'rewound'} end",
+        ("local replayed = seq > input.acked", "local replayed = false"),
+        ("if not seq or not is_member(worker) then", "if not seq then"),
+        ("local full = sign_of_life(worker)", "local full = false"),
     ),
-    Mutant(
+    *_of(EXCHANGE, f"{PROTOCOL} {RUNS}", "if meta.run ~= input.run then return {'lost'} end"),
+    *_of(
         EXCHANGE,
-        "if meta.run ~= input.run then return {'lost'} end",
-        "",
-        f"{PROTOCOL} {RUNS}",
-    ),
-    Mutant(EXCHANGE, "local full = sign_of_life(worker)", "local full = false", PROTOCOL),
-    Mutant(
-        EXCHANGE,
-        "if meta.sealed and input.enqueue and not replayed then return {'sealed'} end",
-        "",
         RUNS,
+        "if meta.sealed and input.enqueue and not replayed then return {'sealed'} end",
     ),
-    Mutant(
-        SHARED + "leases.lua",
-        "request and slot_of(slot).fails >= 2",
-        "false",
-        "tests/crawls/test_backoff.py",
-    ),
-    Mutant(
-        SHARED + "queues.lua",
-        "redis.call('ZREM', DELAYED, member)",
-        "",
-        PROTOCOL,
-    ),
-    Mutant(
-        CLAIM,
-        "suffix = '.' .. integer(NOW)",
-        "suffix = '.0'",
-        PROTOCOL,
-    ),
-    Mutant(
+    *_of(
         EXCHANGE,
-        "if added > 0 or news then wake(counts, news) end",
-        "",
         f"{PROTOCOL} tests/control/test_frontier.py",
+        "if added > 0 or news then wake(counts, news) end",
     ),
-    Mutant(
-        CLAIM,
-        "return math.min(others, math.floor((input.want + NOW % 2) / 2))",
-        "return 0",
-        f"{LIMITS} tests/crawls/test_fleet_limits.py",
+    *_of("frontier/operations.py", LOGS, ("if post.unsafe == 0:", "if True:")),
+    *_of("frontier/unsafe.py", LOGS, ("self._spread and self._of_nobody > 0", "False")),
+    *_of(
+        "frontier/unsafe.py",
+        f"{PROTOCOL} {IDENTITY}",
+        ("again = [kept for _, kept in self._kept]", "again: list[Enqueue | Letter] = []"),
     ),
-    # What scripts share
-    Mutant(
-        SHARED + "workers.lua",
-        "if redis.call('EXISTS', READY, DELAYED, POST) > 0 then return false end",
-        "if redis.call('EXISTS', READY) > 0 then return false end",
+    *_of(
+        "frontier/unsafe.py",
+        RUN_SESSION,
+        ("min(time.monotonic(), self._primary_vouched())", "time.monotonic()"),
+    ),
+    *_of(
+        "frontier/shard_session.py",
+        RUN_SESSION,
+        ("waiting > 0 or is_news", "waiting > 0"),
+        ("self.unsafe.proof_at", "0.0"),
+    ),
+    *_of(
+        "frontier/shard_session.py",
         PROTOCOL,
+        "reply.leases = [lease for lease in reply.leases if lease.id not in self.held]",
     ),
-    Mutant(
+    *_of(
+        "frontier/run_session.py",
+        RUN_SESSION,
+        ("shard_task.exchange(session, NOTHING)", "shard_task._exchange(session, NOTHING)"),
+        ("sent = had_nothing_left and not self.waiting()", "sent = had_nothing_left"),
+        ("if complete and not self._certain and may_end:", "if False:"),
+    ),
+    *_of(
         SHARED + "workers.lua",
-        "redis.call('HGET', worker_key(worker), 'starting') == '1' or leases_held",
-        "leases_held",
+        LOGS,
+        ("redis.call('EXISTS', READY, DELAYED, POST)", "redis.call('EXISTS', READY, DELAYED)"),
+    ),
+    *_of(
+        SHARED + "workers.lua",
         PROTOCOL,
-    ),
-    Mutant(
-        SHARED + "workers.lua",
+        (
+            "if redis.call('EXISTS', READY, DELAYED, POST) > 0 then return false end",
+            "if redis.call('EXISTS', READY) > 0 then return false end",
+        ),
+        ("redis.call('HGET', worker_key(worker), 'starting') == '1' or leases_held", "leases_held"),
         "if patient and patient - NOW <= ttl then deadline = math.max(deadline, patient) end",
-        "",
-        PROTOCOL,
     ),
-    # Runs
-    Mutant(
+    *_of(
+        COMPLETE,
+        LOGS,
+        ("redis.call('EXISTS', READY, DELAYED, POST)", "redis.call('EXISTS', READY, DELAYED)"),
+    ),
+    *_of(
+        COMPLETE,
+        RUNS,
+        (
+            "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 then",
+            "if live_workers() > 0 then",
+        ),
+        ("if input.first and (shards == 1 or input.seal > 0) then", "if input.first then"),
+        ("ms_until_dead(meta.sign, meta.patient, math.max(longest, 1000000)) > 0", "false"),
+    ),
+    *_of(
+        "frontier/lua/run/look.lua",
+        LOGS,
+        "idle = idle and redis.call('HGET', known, 'looked') == input.marked",
+    ),
+    *_of(
         JOIN,
+        LOGS,
+        "if input.begun then return 'shard_lost' end",
+        "if goes_on then inherits = 'all' end",
+    ),
+    *_of(
+        JOIN,
+        RUNS,
         "if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) "
         "then return 'over' end",
-        "",
-        RUNS,
-    ),
-    Mutant(
-        JOIN,
-        "return NOW >= time and input.since < time",
-        "return false",
-        RUNS,
-    ),
-    Mutant(
-        JOIN,
+        ("return NOW >= time and input.since < time", "return false"),
         "if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end",
-        "",
-        RUNS,
     ),
-    Mutant(
-        JOIN,
-        "if meta.run then throw_away_starts(meta.run) end",
-        "",
-        f"{RUNS} {PROTOCOL}",
-    ),
-    Mutant(REAP, "fence(worker)", "", PROTOCOL),
-    Mutant(SHARED + "leases.lua", "+ (died and 1 or 0)", "", PROTOCOL),
-    Mutant(LEAVE, "return_tokens(input.worker)", "", LIMITS),
-    Mutant(SHARED + "leases.lua", "put_back(back)", "", PROTOCOL),
-    Mutant(
-        COMPLETE,
-        "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 then",
-        "if live_workers() > 0 then",
-        RUNS,
-    ),
-    Mutant(
-        COMPLETE,
-        "if input.first and (shards == 1 or input.seal > 0) then",
-        "if input.first then",
-        RUNS,
-    ),
-    Mutant(
-        CLEAR,
-        "if not input.mark and number_of(meta.began) >= input.before then return {'done', '0'} end",
-        "",
-        RUNS,
-    ),
-    Mutant(
-        "frontier/lua/dead/take.lua",
-        "or redis.sha1hex(letter) ~= digest",
-        "",
-        "tests/control/test_frontier.py",
-    ),
-    # Politeness
-    Mutant(
-        TURNS,
-        "state.last = math.max(state.last, state.ends)",
-        "",
-        LIMITS,
-    ),
-    Mutant(
-        TURNS,
-        "if state.ends > NOW then return look_again(slot, state.ends) end",
-        "",
-        LIMITS,
-    ),
-    Mutant(
-        TURNS,
-        "if left >= 0 then set_tokens(worker, slot, state, tokens) else most = 0 end",
-        "set_tokens(worker, slot, state, tokens)",
-        LIMITS,
-    ),
-    Mutant(
-        BACKOFF,
-        "local is_news = NOW - since >= state.failed",
-        "local is_news = true",
-        "tests/crawls/test_backoff.py",
-    ),
-    Mutant(
-        SHARED + "slots/state.lua",
-        "return state.fails > 0 and 1 or state.limit.concurrency end",
-        "return state.limit.concurrency end",
-        "tests/crawls/test_backoff.py",
-    ),
-    Mutant(
-        "worker/politeness/gate.py",
-        "return None if is_full and judge.in_doubt(slot) else number",
-        "return number",
-        "tests/crawls/test_backoff.py",
-    ),
-    Mutant(
-        "worker/politeness/gate.py",
-        "self._turns.suspend(slot, 0.0)",
-        "pass",
-        LIMITS,
-    ),
-    Mutant(
-        BACKOFF,
-        "state.parked = math.max(state.parked, NOW + math.max(0, asked))",
-        "",
-        "tests/crawls/test_backoff.py",
-    ),
-    Mutant(
-        ROBOTS,
-        "keep('lock', LOCK)",
-        "",
-        "tests/crawls/test_robots.py",
-    ),
-    Mutant(
-        "worker/politeness/turns.py",
-        "return start - now if start < self.ends else NOT_NOW",
-        "return start - now",
-        LIMITS,
-    ),
-    Mutant(
-        "worker/politeness/turns.py",
-        "is_over and (free or not self._has_more(slot))",
-        "is_over",
-        LIMITS,
-    ),
-    Mutant(
-        "worker/politeness/gate.py",
-        "told = replace(told, failed=None)",
-        "pass",
-        "tests/crawls/test_robots.py",
-    ),
-    Mutant(
-        "middlewares/retry.py",
-        "retry.meta[DELAY_KEY] = pause",
-        "",
-        "tests/crawls/test_retry.py",
-    ),
-    # One worker
-    Mutant(
+    *_of(JOIN, f"{RUNS} {PROTOCOL}", "if meta.run then throw_away_starts(meta.run) end"),
+    *_of("control/dead_letters.py", LOGS, ("-1 if shard else self._run", "self._run")),
+    *_of("frontier/lua/post/take.lua", LOGS, "redis.call('ZADD', POST, NOW + input.hold, id)"),
+    *_of("frontier/outgoing.py", PROTOCOL, ("size += _size(self._unsent[0])", "size += 0")),
+    *_of(
         "frontier/outgoing.py",
-        "self._unsent.extendleft(reversed(self.in_flight.operations))",
-        "",
         f"{PROTOCOL} tests/control/test_frontier.py",
+        "self._unsent.extendleft(reversed(self.in_flight.operations))",
     ),
-    Mutant(
-        "frontier/unsafe.py",
-        "again = [kept for _, kept in self._kept]",
-        "again: list[Enqueue | Letter] = []",
-        f"{PROTOCOL} {IDENTITY}",
+    *_of(
+        "server/sentinel/finder.py",
+        SENTINELS,
+        ("view.epoch >= self._epoch for view in views", "True for view in views"),
+        ("majority and latest >= self._epoch", "majority"),
     ),
-    Mutant(
-        "frontier/shard_session.py",
-        "reply.leases = [lease for lease in reply.leases if lease.id not in self.held]",
-        "",
-        PROTOCOL,
+    *_of(
+        SHARED + "leases.lua",
+        "tests/crawls/test_backoff.py",
+        ("request and slot_of(slot).fails >= 2", "false"),
     ),
-    Mutant(
-        COMPLETE,
-        "ms_until_dead(meta.sign, meta.patient, math.max(longest, 1000000)) > 0",
-        "false",
+    *_of(SHARED + "leases.lua", PROTOCOL, "+ (died and 1 or 0)", "put_back(back)"),
+    *_of(SHARED + "queues.lua", PROTOCOL, "redis.call('ZREM', DELAYED, member)"),
+    *_of(CLAIM, PROTOCOL, ("suffix = '.' .. integer(NOW)", "suffix = '.0'")),
+    *_of(
+        CLAIM,
+        f"{LIMITS} tests/crawls/test_fleet_limits.py",
+        ("return math.min(others, math.floor((input.want + NOW % 2) / 2))", "return 0"),
+    ),
+    *_of(REAP, PROTOCOL, "fence(worker)"),
+    *_of(LEAVE, LIMITS, "return_tokens(input.worker)"),
+    *_of(
+        CLEAR,
         RUNS,
+        "if not input.mark and number_of(meta.began) >= input.before then return {'done', '0'} end",
     ),
-    Mutant(
-        "frontier/run_session.py",
-        "sent = had_nothing_left and not self.waiting()",
-        "sent = had_nothing_left",
-        RUN_SESSION,
+    *_of(
+        "frontier/lua/dead/take.lua",
+        "tests/control/test_frontier.py",
+        "or redis.sha1hex(letter) ~= digest",
     ),
-    Mutant("worker/kept.py", "page.holder.waits_for += 1", "pass", KEPT),
-    Mutant("worker/kept.py", "holder.give_back()", "pass", KEPT),
-    Mutant(
-        "worker/kept.py", "if problem is not None and holder.problem is None:", "if False:", KEPT
+    *_of(
+        TURNS,
+        LIMITS,
+        "state.last = math.max(state.last, state.ends)",
+        "if state.ends > NOW then return look_again(slot, state.ends) end",
+        (
+            "if left >= 0 then set_tokens(worker, slot, state, tokens) else most = 0 end",
+            "set_tokens(worker, slot, state, tokens)",
+        ),
     ),
-    Mutant(
+    *_of(
+        BACKOFF,
+        "tests/crawls/test_backoff.py",
+        ("local is_news = NOW - since >= state.failed", "local is_news = true"),
+        "state.parked = math.max(state.parked, NOW + math.max(0, asked))",
+    ),
+    *_of(
+        SHARED + "slots/state.lua",
+        "tests/crawls/test_backoff.py",
+        (
+            "return state.fails > 0 and 1 or state.limit.concurrency end",
+            "return state.limit.concurrency end",
+        ),
+    ),
+    *_of(
+        "worker/politeness/gate.py",
+        "tests/crawls/test_backoff.py",
+        ("return None if is_full and judge.in_doubt(slot) else number", "return number"),
+    ),
+    *_of("worker/politeness/gate.py", LIMITS, ("self._turns.suspend(slot, 0.0)", "pass")),
+    *_of(
+        "worker/politeness/gate.py",
+        "tests/crawls/test_robots.py",
+        ("told = replace(told, failed=None)", "pass"),
+    ),
+    *_of(ROBOTS, "tests/crawls/test_robots.py", "keep('lock', LOCK)"),
+    *_of(
+        "worker/politeness/turns.py",
+        LIMITS,
+        ("return start - now if start < self.ends else NOT_NOW", "return start - now"),
+        ("is_over and (free or not self._has_more(slot))", "is_over"),
+    ),
+    *_of("middlewares/retry.py", "tests/crawls/test_retry.py", "retry.meta[DELAY_KEY] = pause"),
+    *_of(
         "worker/kept.py",
-        "if closing or (page.holder in anothers and page.asked_again):",
-        "if closing:",
         KEPT,
+        ("page.holder.waits_for += 1", "pass"),
+        ("holder.give_back()", "pass"),
+        ("if problem is not None and holder.problem is None:", "if False:"),
+        ("if closing or (page.holder in anothers and page.asked_again):", "if closing:"),
+        ("self._known.difference_update(fingerprints)", "pass"),
+        ("self._known.clear()", "pass"),
+        ("self.left_start |= page.asked_again and holder is None", "pass"),
     ),
-    Mutant("worker/kept.py", "self._known.difference_update(fingerprints)", "pass", KEPT),
-    Mutant("worker/kept.py", "self._known.clear()", "pass", KEPT),
-    Mutant(
-        "worker/kept.py", "self.left_start |= page.asked_again and holder is None", "pass", KEPT
-    ),
-    Mutant(
-        SHARED + "enqueue.lua",
-        "or item[ASKED] == 2 and recent",
-        "",
-        IDENTITY,
-    ),
-    Mutant(
+    *_of(SHARED + "enqueue.lua", IDENTITY, "or item[ASKED] == 2 and recent"),
+    *_of(
         "worker/in_progress.py",
-        "ended = [request for request, page in self._unwritten.items() if not page.waits_for]",
-        "ended = list(self._unwritten)",
-        "tests/sinks/test_batch.py tests/sinks/test_redis.py",
+        f"{BATCH} tests/sinks/test_redis.py",
+        (
+            "ended = [request for request, page in self._unwritten.items() if not page.waits_for]",
+            "ended = list(self._unwritten)",
+        ),
     ),
-    Mutant(
+    *_of(
         "worker/in_progress.py",
-        "if isinstance(failure.value, CloseSpider):",
-        "if False:",
         "tests/crawls/test_ends.py",
+        ("if isinstance(failure.value, CloseSpider):", "if False:"),
     ),
-    Mutant(
+    *_of(
         "serialization/identity.py",
-        "return marked, repeats.number(fingerprint + marked)",
-        "return marked, 0",
         "tests/crawls/test_identity.py",
+        ("return marked, repeats.number(fingerprint + marked)", "return marked, 0"),
     ),
-    # Sinks
-    Mutant(
+    *_of(
         "pipelines/rows.py",
-        "return _digest(spider, identity.hex(), callback, str(number))",
-        "return _digest(spider, identity.hex(), callback)",
         f"{BATCH} tests/sinks/test_database.py",
+        (
+            "return _digest(spider, identity.hex(), callback, str(number))",
+            "return _digest(spider, identity.hex(), callback)",
+        ),
     ),
-    Mutant(
+    *_of(
         "pipelines/batch.py",
-        " or (pages is not None and pages.lacks_files(page))",
-        "",
         "tests/crawls/test_ends.py",
+        " or (pages is not None and pages.lacks_files(page))",
     ),
-    Mutant(
+    *_of(
         "pipelines/database/upsert.py",
-        "before[key(values)] += 1",
-        "pass",
         WRITER,
+        ("before[key(values)] += 1", "pass"),
+        (
+            "guard = stored.is_(None) | (stored <= insert.excluded[target.version])",
+            "guard = stored <= insert.excluded[target.version]",
+        ),
+        ("if target.also_unique:", "if False:"),
     ),
-    Mutant(
-        "pipelines/database/upsert.py",
-        "guard = stored.is_(None) | (stored <= insert.excluded[target.version])",
-        "guard = stored <= insert.excluded[target.version]",
-        WRITER,
-    ),
-    Mutant(
-        "pipelines/database/upsert.py",
-        "if target.also_unique:",
-        "if False:",
-        WRITER,
-    ),
-    Mutant("pipelines/writer.py", "elif len(piece) > 1:", "elif False:", WAITING),
-    Mutant(
-        "pipelines/writer.py", "except BaseException as error:", "except OSError as error:", WAITING
-    ),
-    Mutant(
+    *_of(
         "pipelines/writer.py",
-        "while self._waiting or self.doubts or not self._closing:",
-        "while self._waiting or not self._closing:",
         WAITING,
+        ("elif len(piece) > 1:", "elif False:"),
+        ("except BaseException as error:", "except OSError as error:"),
+        (
+            "while self._waiting or self.doubts or not self._closing:",
+            "while self._waiting or not self._closing:",
+        ),
+        ("proof = self.doubts.answers and counts", "proof = False"),
+        ("return self._worker.finds_nothing()", "return True"),
     ),
-    Mutant(
+    *_of(
         "pipelines/writer.py",
-        "losses = losses + 1 if isinstance(error, (ConnectionLost, RowLocked)) else 0",
-        "losses = 0",
         LOST,
+        (
+            "losses = losses + 1 if isinstance(error, (ConnectionLost, RowLocked)) else 0",
+            "losses = 0",
+        ),
+        ("if error.at_commit:", "if False:"),
     ),
-    Mutant(
-        "pipelines/writer.py",
-        "proof = self.doubts.answers and counts",
-        "proof = False",
-        WAITING,
+    *_of(
+        "pipelines/database/pipeline.py", DOUBT, ("write_nothing(connection, row.record)", "pass")
     ),
-    Mutant(
-        "pipelines/writer.py",
-        "return self._worker.finds_nothing()",
-        "return True",
-        WAITING,
+    *_of(
+        SENTINEL,
+        SENTINELS,
+        ("if 2 * len(views) <= voters:", "if False:"),
+        ("if 2 * naming <= voters:", "if False:"),
+        ("if there < wanted:", "if False:"),
     ),
-    Mutant(
-        "pipelines/writer.py",
-        "if error.at_commit:",
-        "if False:",
-        LOST,
-    ),
-    Mutant(
-        "pipelines/database/pipeline.py", "write_nothing(connection, row.record)", "pass", DOUBT
-    ),
-    # Several servers
-    Mutant(
-        "frontier/run_session.py",
-        "if complete and not self._certain and may_end:",
-        "if False:",
-        RUN_SESSION,
-    ),
-    Mutant(
-        "frontier/shard_task.py",
-        "await session.run_session.confirm_primary()",
-        "",
-        RUN_SESSION,
-    ),
-    Mutant(
-        "frontier/unsafe.py",
-        "min(time.monotonic(), self._primary_vouched())",
-        "time.monotonic()",
-        RUN_SESSION,
-    ),
-    Mutant(SENTINEL, "if 2 * len(views) <= voters:", "if False:", SENTINELS),
-    Mutant(SENTINEL, "if 2 * naming <= voters:", "if False:", SENTINELS),
-    Mutant(SENTINEL, "if there < wanted:", "if False:", SENTINELS),
-    # Clusters
-    Mutant(
+    *_of(
         "server/cluster/hash_slots.py",
-        "sure = 2 * votes > len(masters)",
-        "sure = votes > 0",
         "tests/unit/test_hash_slots.py",
-    ),
-    Mutant(
-        "server/cluster/hash_slots.py",
-        'if "cluster_state:ok" not in _text(told):',
-        "if not told:",
-        "tests/unit/test_hash_slots.py",
-    ),
-    Mutant(
-        "server/cluster/hash_slots.py",
-        "self._heard[step.node] = -self._clock()",
-        "self._heard[step.node] = 0.0",
-        "tests/unit/test_hash_slots.py",
+        ("sure = 2 * votes > len(masters)", "sure = votes > 0"),
+        ('if "cluster_state:ok" not in _text(told):', "if not told:"),
+        ("self._heard[step.node] = -self._clock()", "self._heard[step.node] = 0.0"),
     ),
 ]
