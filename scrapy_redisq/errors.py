@@ -34,6 +34,7 @@
         │   └── WriteFailed      of the sink or of some rows: other rows will tell
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
         └── RowRefused           some rows, not the crawl
+            └── ReferenceMissing until their pages were fetched again, later
 """
 
 from __future__ import annotations
@@ -242,6 +243,10 @@ class RowRefused(SinkError):
     def __init__(self, message: str, rows: Iterable[object] = ()) -> None:
         self.rows = tuple(rows)
         super().__init__(message)
+
+
+class ReferenceMissing(RowRefused):
+    """Raised when rows refer to others that are not there, which may come later."""
 
 
 def with_causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -93,9 +93,9 @@ class BatchPipeline:
 
         Whatever it raises, the rows are tried again; a row becomes a dead letter if it fails while
         others of its `kind` pass. Errors that say more: `SinkUnavailable`, no row is at fault.
-        `RowRefused`: those that it names are, or the one that is found by halving.
-        `ConnectionLost`: a row is if it is so each time. `BatchTooLarge`: tried again in smaller
-        batches. `SinkMismatch`: the crawl ends.
+        `RowRefused`: those that it names are, or the one that is found by halving; with
+        `ReferenceMissing` its page is fetched again before. `ConnectionLost`: a row is if it is so
+        each time. `BatchTooLarge`: tried again in smaller batches. `SinkMismatch`: the crawl ends.
 
         Rows may come twice, and must then be there once: use `Row.key` or a key of the item.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,12 +92,12 @@ class Endings:
         """The crawl ends before: its page goes back."""
         self._end(waiting, lambda: self.returned(waiting.page))
 
-    def give_back_later(self, waiting: Waiting, delay: float) -> bool:
-        """Another worker may write it: its page is fetched again, after ``delay`` seconds.
+    def give_back_later(self, waiting: Waiting, delays: Sequence[float]) -> bool:
+        """It may be written later: its page is fetched again, after the seconds of ``delays``.
 
-        -> False if there is no page; nothing has ended then.
+        -> False if there is no page, or if that has been done so often; nothing has ended then.
         """
-        if self.pages is None or not self.pages.give_back_later(waiting.page, delay):
+        if self.pages is None or not self.pages.give_back_later(waiting.page, delays):
             return False
         words = "it cannot be written yet; its page is fetched again later"
         self._end(waiting, lambda: ItemReturned(words, log_level=self._told(waiting.page)))

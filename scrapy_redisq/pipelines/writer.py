@@ -29,6 +29,7 @@ from scrapy_redisq._scrapy.crawl import close_spider, has_pending_requests, is_c
 from scrapy_redisq.errors import (
     BatchTooLarge,
     ConnectionLost,
+    ReferenceMissing,
     RowLocked,
     RowRefused,
     SinkMismatch,
@@ -67,9 +68,12 @@ LOSSES = 3
 """So often in a row the connection is lost with the same rows, or a lock is not given, before they
 may be the reason."""
 
-ELSEWHERE = 3.0
-"""Seconds after which a page is fetched again of which this worker cannot tell whether it is at
-fault."""
+REFERENCE_DELAYS = (3.0, 10.0, 30.0, 100.0, 300.0)
+"""A row refers to one that is not there: seconds after which its page is fetched again, each time.
+After that it is refused."""
+
+ELSEWHERE = (3.0,) * 1000
+"""The same for a page of which this worker cannot tell whether it is at fault."""
 
 
 class _Unknown(WriteFailed):
@@ -249,7 +253,10 @@ class Writer:
                 elif len(piece) > 1:
                     at = len(piece) // 2
                     pieces += [piece[at:], piece[:at]]
-                else:
+                elif not (
+                    isinstance(error, ReferenceMissing)
+                    and self._endings.give_back_later(piece[0], REFERENCE_DELAYS)
+                ):
                     self._refuse(piece, error)
             else:
                 attempts = 0

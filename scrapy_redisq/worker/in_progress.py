@@ -4,7 +4,7 @@ tells neither, so it is pieced together from signals and from what `_scrapy` wat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Request, Response
@@ -257,13 +257,14 @@ class InProgress:
         if page := self._find(request):
             page.give_back()
 
-    def give_back_later(self, request: Request | None, delay: float) -> bool:
-        """An item of the page can perhaps be written by another worker: it is to be fetched again,
-        after ``delay`` seconds. -> False if there is no page."""
+    def give_back_later(self, request: Request | None, delays: Sequence[float]) -> bool:
+        """An item of the page can perhaps be written later: it is to be fetched again, after the
+        seconds that ``delays`` has for each time. -> False if it has gone back so often."""
         page = self._find(request)
-        if page is not None:
-            page.give_back_tried(delay)
-        return page is not None
+        if page is None or page.tries >= len(delays):
+            return False
+        page.give_back_tried(delays[page.tries])
+        return True
 
     # Handlers of Scrapy's signals of these names
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import scrapy
 
+from lab.databases import SQLiteDatabase
 from lab.servers import RedisServer, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.control import Frontier
@@ -213,3 +214,32 @@ def test_start_waits_for_the_sink(crawl: Run, redis_server: RedisServer, tmp_pat
         turn(tmp_path, "away", False)
         assert crawl("only_here", site, given, items=500).wait().reason == "finished"
     assert numbers(tmp_path) == Counter([*range(500), 3])
+
+
+def test_items_that_refer_to_those_of_other_pages(
+    crawl: Run, redis_server: RedisServer, sqlite_database: SQLiteDatabase
+) -> None:
+    """With one lease at a time pages go back until what they refer to is there, a few times."""
+    sqlite_database.fresh()
+    sqlite_database.execute(
+        "CREATE TABLE item (url TEXT PRIMARY KEY, of TEXT REFERENCES item (url))"
+    )
+    table = {"table": "item", "key": ["url"], "columns": {"url": "str", "of": "str"}}
+    given = {
+        "ITEM_PIPELINES": json.dumps({"crawls.sinks.HastyDatabase": 300}),
+        "REDISQ_DATABASE_URL": sqlite_database.url,
+        "REDISQ_TABLES": json.dumps({"dict": table}),
+        "CONCURRENT_REQUESTS": 1,
+        "REDISQ_MAX_LEASES": 1,
+    }
+    with Site(linked_pages(13)) as site:
+        worker = crawl("refers", site, given).wait()
+        assert worker.reason == "finished"
+        counts = site.counts()
+    found = {int(url) for (url,) in sqlite_database.query("SELECT url FROM item")}
+    assert found == set(range(12))
+    with Frontier.from_url(redis_server.url, "refers") as frontier:
+        (letter,) = frontier.dead(reason="sink")
+    assert "FOREIGN KEY" in letter.detail
+    assert counts["/12"] == 6
+    assert max(count for path, count in counts.items() if path != "/12") <= 3

@@ -15,6 +15,7 @@ from sqlalchemy import exc
 from scrapy_redisq.errors import (
     BatchTooLarge,
     ConnectionLost,
+    ReferenceMissing,
     RowLocked,
     RowRefused,
     SinkError,
@@ -36,8 +37,9 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     "25P04": BatchTooLarge,  # transaction_timeout, which ends the connection, too
     **dict.fromkeys(("40001", "40P01", "55P03"), RowLocked),  # serialisation, deadlock, lock
     # NOT NULL, out of range, RAISE: of a row, or of a column that none fills. CHECK, no partition:
-    # of a row, or of all from this month on. Foreign key: the other row may be on its way.
-    **dict.fromkeys(("23502", "22003", "2200H", "P0001", "23514", "23503"), WriteFailed),
+    # of a row, or of all from this month on.
+    **dict.fromkeys(("23502", "22003", "2200H", "P0001", "23514"), WriteFailed),
+    "23503": ReferenceMissing,
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
     # down, read-only.
     **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
@@ -47,8 +49,9 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     **dict.fromkeys((1020, 1205, 1213, 1614), RowLocked),
     # max_statement_time, max_execution_time; KILL QUERY, as of those who look for long ones.
     **dict.fromkeys((1969, 3024, 1317), BatchTooLarge),
-    # NOT NULL, no default, no partition, CHECK, SIGNAL, foreign key.
-    **dict.fromkeys((1048, 1364, 1526, 3819, 4025, 1644, 1216, 1452), WriteFailed),
+    # NOT NULL, no default, no partition, CHECK, SIGNAL.
+    **dict.fromkeys((1048, 1364, 1526, 3819, 4025, 1644), WriteFailed),
+    **dict.fromkeys((1216, 1452), ReferenceMissing),
     1292: RowRefused,  # a wrong value, which PyMySQL does not count among those
 }
 """Shortcuts: codes of SQLSTATE or the classes that they begin with, and numbers of MySQL."""
@@ -148,7 +151,9 @@ class ErrorClasses:
 
     def _of_sqlite(self, error: BaseException) -> type[SinkError]:
         text = str(error)
-        if any(words in text for words in ("FOREIGN KEY", "NOT NULL", "CHECK")):
+        if "FOREIGN KEY" in text:
+            return ReferenceMissing
+        if "NOT NULL" in text or "CHECK" in text:
             return WriteFailed
         # Values that cannot be bound are programming or interface errors.
         if self._is(error, "IntegrityError", "DataError", "ProgrammingError", "InterfaceError"):

@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
-from scrapy_redisq.pipelines import BatchPipeline
+from scrapy_redisq.pipelines import BatchPipeline, DatabasePipeline, writer
 
 
 class LinesSink(BatchPipeline):
@@ -54,3 +54,11 @@ class Shuffle:
     async def process_item(self, item, spider=None):
         await asyncio.sleep(random.uniform(0, 0.02))
         return item
+
+
+class HastyDatabase(DatabasePipeline):
+    """Has pages that it gives back fetched again soon."""
+
+    async def open(self):
+        writer.REFERENCE_DELAYS = (0.3,) * 5
+        await super().open()

@@ -430,3 +430,20 @@ class Answered(Follow):
         while self.begun < 3:
             await asyncio.sleep(0.01)
         yield {"url": response.url}
+
+
+class Refers(scrapy.Spider):
+    """The item of each even page refers to that of the next one, the last one's to none."""
+
+    name = "refers"
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+
+    async def start(self):
+        for number in range(13):
+            yield scrapy.Request(f"{self.site}/{number}", cb_kwargs={"number": number})
+
+    def parse(self, response, number):
+        yield {"url": str(number), "of": str(number + 1) if number % 2 == 0 else None}
