@@ -74,9 +74,9 @@ class CrawlSettings:
     same_start = Setting(
         True,
         checks.boolean,
-        "All workers have the same `start()`: each of its requests is fetched once. `False`: those "
-        "with `dont_filter` are each worker's own, as where `start()` takes jobs from a queue or "
-        "has no end.",
+        "All workers have the same `start()`: each of its requests is fetched once. `False`: "
+        "`dont_filter` requests of `start()` are each worker's own, for a `start()` that takes "
+        "jobs from a queue or has no end.",
     )
     same_arguments = Setting(
         True,
@@ -87,15 +87,15 @@ class CrawlSettings:
     rewind = Setting(
         REWIND,
         checks.seconds(0, 3_600),
-        "Seconds for which a worker can send again what no page would ask for again (start "
-        "requests, those of `spider_idle`), should Redis lose its last writes. 0: it cannot. With "
-        "several servers, links between them are remembered for as long: longer than a failover.",
+        "Seconds for which a worker can send requests without a page again (start requests, those "
+        "of `spider_idle`), should Redis lose its last writes. 0: it cannot. In a cluster links "
+        "between shards are remembered for as long: set more than a failover takes.",
     )
     wait_replicas = Setting(
         0,
         checks.whole(0, 10),
-        "With several servers: replicas that are to have what is sent to a server before it counts "
-        "as safe (`WAIT`). 0: it does `REDISQ_REWIND` later, and is remembered until then.",
+        "In a cluster: replicas that must have a request before it counts as safe (`WAIT`). 0: it "
+        "is safe `REDISQ_REWIND` later, and is remembered until then.",
     )
     lease_ttl = Setting(
         60.0,
@@ -144,15 +144,14 @@ class CrawlSettings:
     history = Setting(
         0,
         checks.whole(0, 100_000_000),
-        "Finished requests of which it is kept what became of them (status, items, when, by whom), "
-        "about 300 bytes each; the oldest go. 0: none.",
+        "Finished requests that are remembered (status, items, when, by whom), about 300 bytes "
+        "each; the oldest go. 0: none.",
     )
     schemes = Setting(
         ("http", "https", "data"),
         checks.schemes,
-        "Schemes of URLs that are fetched. Others are refused when a request is taken in, and what "
-        "is stored with them is a dead letter: whoever can write to Redis could name "
-        "`file:///etc/passwd`.",
+        "Schemes of URLs that are fetched. Requests with others are refused, and stored ones "
+        "become dead letters: a user who can write to Redis could name `file:///etc/passwd`.",
     )
     request_classes = Setting(
         (),
@@ -170,8 +169,8 @@ class CrawlSettings:
         (),
         checks.meta_keys,
         "Keys of `meta` that may be stored though Scrapy or a plugin imports, starts or opens what "
-        "they name (`playwright_page_methods`, an import path as `referrer_policy`). Others are "
-        "refused when they are pushed, and a dead letter where they are stored: see "
+        "they name (`playwright_page_methods`, an import path as `referrer_policy`). A push with "
+        "another such key is refused, and a stored request with one is a dead letter: see "
         "[SECURITY.md](../SECURITY.md).",
     )
     shards = Setting(
@@ -183,8 +182,8 @@ class CrawlSettings:
     connect_timeout = Setting(
         30.0,
         checks.seconds(0, checks.DAY),
-        "Seconds to wait for a silent server at start before giving up. One that loads its data is "
-        "waited for.",
+        "Seconds to wait for a silent server at start before giving up. A server that loads its "
+        "data is waited for.",
     )
     close_timeout = Setting(
         10.0,
@@ -194,6 +193,6 @@ class CrawlSettings:
     progress = Setting(
         False,
         checks.boolean,
-        "A line at the lower end of the worker's terminal that says how far it is, and all of "
-        "them. Nothing is shown where standard error is no terminal.",
+        "A line at the lower end of the worker's terminal: how far the worker is, and all of them. "
+        "Nothing is shown where standard error is no terminal.",
     )

@@ -46,5 +46,5 @@ class SinkSettings:
     items_type = Setting(
         "list",
         checks.one_of("list", "stream"),
-        "What `RedisPipeline` adds items to.",
+        "Type of the key that `RedisPipeline` adds items to.",
     )

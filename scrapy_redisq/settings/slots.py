@@ -60,8 +60,8 @@ class SlotSettings:
     set_aside_wait = Setting(
         600.0,
         checks.seconds(0, checks.YEAR),
-        "Seconds for which a crawl stays open that has nothing left but slots that are set aside; "
-        "then it closes (`slots_set_aside`) and keeps them for the next one.",
+        "Seconds for which a crawl stays open when only slots that are set aside have requests. "
+        "Then it closes (`slots_set_aside`) and keeps them for the next start.",
     )
     crawl_delay_max = Setting(
         60.0,
