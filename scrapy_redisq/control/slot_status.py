@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,6 @@ SOURCES = ("ready", "busy", "aside", "paused", "ruled")
 
 LIMIT_PARTS = ("delay", "rate", "burst", "concurrency")
 """The options of a limit in the order of `SlotLimit.to_text`."""
-
-NAMED_BATCH = 200
-"""Slots that one script is asked about by name."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +106,8 @@ class SlotMethods(StoredFrontier):
     """The part of `Frontier` that is about slots.
 
     What a person says of a slot holds for all workers within a second, through restarts and in the
-    next runs, until a `reset`. All but `slots` and `named_slots` raise `FrontierError` if there is
-    no frontier, or one without slots.
+    next runs, until a `reset`. All but `slots` raise `FrontierError` if there is no frontier, or
+    one without slots.
     """
 
     def slots(self) -> Iterator[SlotStatus]:
@@ -135,21 +132,6 @@ class SlotMethods(StoredFrontier):
         slot, shard = self._place_of(slot)
         _, (record,) = self._run(admin.list_slots(self.name, shard, names=[slot]))
         return SlotStatus.of(record)
-
-    def named_slots(self, slots: Iterable[str]) -> Iterator[SlotStatus]:
-        """Those of the names, whether anything is known of them or not, in no order; none if there
-        is no frontier."""
-        config = self.config()
-        if config is None:
-            return
-        by_shard: dict[int, list[str]] = {}
-        for slot in map(slot_name, slots):
-            by_shard.setdefault(config.shard_of(self.name, slot), []).append(slot)
-        for shard, names in by_shard.items():
-            for start in range(0, len(names), NAMED_BATCH):
-                part = names[start : start + NAMED_BATCH]
-                _, records = self._run(admin.list_slots(self.name, shard, names=part))
-                yield from map(SlotStatus.of, records)
 
     def slot_queues(self, slot: str) -> list[dict[str, int]]:
         """What waits of a slot: ``priority`` and ``queued``, the most urgent first, at most 100."""

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.ops.dashboard.lists import Host, HostMatch, LetterMatch
+from scrapy_redisq.ops.dashboard.lists import HostMatch, LetterMatch
 from scrapy_redisq.ops.dashboard.reads import CRAWLS, crawl_of
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def _rule(frontier: Frontier, given: HostChange, options: dict[str, Any]) -> dic
     """Many hosts are one line of the action log."""
     if given.match is not None:
         # All of them before the first is changed, which may move other hosts in the list.
-        slots = [slot.slot for slot in frontier.slots() if given.match(Host.of(slot))]
+        slots = [slot.slot for slot in frontier.slots() if given.match(slot)]
         which, acting = str(given.match), frontier.for_many()
     else:
         slots = list(dict.fromkeys(given.hosts or ()))

@@ -16,7 +16,7 @@ from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.dashboard import redis_servers
-from scrapy_redisq.ops.dashboard.lists import Host, Letter
+from scrapy_redisq.ops.dashboard.lists import Letter
 from scrapy_redisq.ops.dashboard.shared import LONGEST_LIST, Shared
 from scrapy_redisq.ops.doctor import Report
 from scrapy_redisq.ops.metrics.exporter import Programs
@@ -61,7 +61,7 @@ class Crawl:
         self.memory = Shared(threads, frontier.memory, lasts=MEMORY_LASTS)
         self.hosts = Shared(
             threads,
-            lambda: list(map(Host.of, frontier.slots())),
+            lambda: list(frontier.slots()),
             lasts=LISTS_LAST,
             longest=LONGEST_LIST,
         )

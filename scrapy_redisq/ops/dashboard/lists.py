@@ -1,11 +1,12 @@
 """Hosts and dead letters as the pages list them: filtered, sorted, grouped, a page at a time.
 
-Lists of all are kept of what they are chosen by (100,000 hosts in 30 MB). What is shown of those on
-a page is asked for anew.
+Lists of all are kept: of hosts whole, of letters what they are chosen by. What is
+shown of letters is asked for anew.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -15,27 +16,6 @@ import msgspec
 from scrapy_redisq.control import DeadLetter, SlotStatus
 
 STATES = ("paused", "set_aside", "parked", "failing", "limited")
-TROUBLE = frozenset(STATES) - {"limited"}
-
-
-class Host(NamedTuple):
-    """What a host is chosen and sorted by."""
-
-    slot: str
-    queued: int
-    leased: int
-    failures: int
-    next_start: float
-    states: tuple[str, ...]
-
-    @classmethod
-    def of(cls, slot: SlotStatus) -> Host:
-        start = float("inf") if slot.next_start is None else slot.next_start
-        return cls(slot.slot, slot.queued, slot.leased, slot.failures, start, states_of(slot))
-
-    @property
-    def in_trouble(self) -> bool:
-        return not TROUBLE.isdisjoint(self.states)
 
 
 def states_of(slot: SlotStatus) -> tuple[str, ...]:
@@ -52,12 +32,16 @@ def states_of(slot: SlotStatus) -> tuple[str, ...]:
     return tuple(found)
 
 
-SORTS: dict[str, tuple[Callable[[Host], Any], bool]] = {
-    "slot": (lambda host: host.slot, False),
-    "queued": (lambda host: (host.queued, host.leased), True),
-    "leased": (lambda host: (host.leased, host.queued), True),
-    "failures": (lambda host: (host.failures, host.queued), True),
-    "next_start": (lambda host: host.next_start, False),
+def _next_start(slot: SlotStatus) -> float:
+    return math.inf if slot.next_start is None else slot.next_start
+
+
+SORTS: dict[str, tuple[Callable[[SlotStatus], Any], bool]] = {
+    "slot": (lambda slot: slot.slot, False),
+    "queued": (lambda slot: (slot.queued, slot.leased), True),
+    "leased": (lambda slot: (slot.leased, slot.queued), True),
+    "failures": (lambda slot: (slot.failures, slot.queued), True),
+    "next_start": (_next_start, False),
 }
 """By what hosts can be sorted, and whether the largest come first unless somebody says."""
 
@@ -68,12 +52,12 @@ class HostMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     q: str = ""
     state: Literal["", "trouble", "paused", "set_aside", "parked", "failing", "limited"] = ""
 
-    def __call__(self, host: Host) -> bool:
-        if self.q.strip().lower() not in host.slot:
+    def __call__(self, slot: SlotStatus) -> bool:
+        if self.q.strip().lower() not in slot.slot:
             return False
         if self.state == "trouble":
-            return host.in_trouble
-        return not self.state or self.state in host.states
+            return slot.in_trouble
+        return not self.state or self.state in states_of(slot)
 
     def __str__(self) -> str:
         """As the action log has it."""
@@ -82,17 +66,10 @@ class HostMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return " ".join(["hosts", *words]) if words else "all hosts"
 
 
-def page_of(
-    hosts: Iterable[Host], sort: str, descending: bool, offset: int, limit: int
-) -> list[Host]:
-    """Those of one page."""
-    return sorted(hosts, key=SORTS[sort][0], reverse=descending)[offset : offset + limit]
-
-
-def counts(hosts: Sequence[Host]) -> dict[str, int]:
+def counts(slots: Sequence[SlotStatus]) -> dict[str, int]:
     """How many there are of each state, and in trouble."""
-    found = Counter(state for host in hosts for state in host.states)
-    trouble = sum(host.in_trouble for host in hosts if host.states)
+    found = Counter(state for slot in slots for state in states_of(slot))
+    trouble = sum(slot.in_trouble for slot in slots)
     return {"trouble": trouble, **{state: found[state] for state in STATES}}
 
 

@@ -111,25 +111,23 @@ async def url(request: web.Request) -> web.Response:
 
 @routes.get("/api/crawls/{name}/hosts")
 async def list_hosts(request: web.Request) -> web.Response:
-    """The page is chosen of a list that may be some seconds old, its rows are read now."""
     crawl, query = await crawl_of(request), request.query
     match = match_of(query, lists.HostMatch)
     sort = query.get("sort", "queued")
     if sort not in lists.SORTS:
         raise ValueError(f"sort is one of {', '.join(lists.SORTS)}")
-    descending = query.get("order", "desc" if lists.SORTS[sort][1] else "asc") == "desc"
+    by, largest_first = lists.SORTS[sort]
+    descending = query.get("order", "desc" if largest_first else "asc") == "desc"
     offset, limit = _page(query)
     known, age = await crawl.hosts.aged()
 
     def choose() -> dict[str, Any]:
-        matching = [host for host in known if match(host)]
-        page = lists.page_of(matching, sort, descending, offset, limit)
-        found = {slot.slot: slot for slot in crawl.frontier.named_slots(row.slot for row in page)}
-        now = lists.page_of(map(lists.Host.of, found.values()), sort, descending, 0, limit)
+        matching = [slot for slot in known if match(slot)]
+        page = sorted(matching, key=by, reverse=descending)[offset : offset + limit]
         told = {
-            "hosts": [{**found[row.slot].to_json(), "states": row.states} for row in now],
+            "hosts": [{**slot.to_json(), "states": lists.states_of(slot)} for slot in page],
             "total": len(matching),
-            "queued": sum(host.queued for host in matching),
+            "queued": sum(slot.queued for slot in matching),
             "known": len(known),
             "complete": True,
             "age": age,

@@ -173,7 +173,7 @@ export default function hosts(ctx) {
         !list ? !failed && h("p", { class: "lead" }, "Looking…")
           : list.hosts.length
             ? [table("Hosts", columns, list.hosts, { key: (host) => host.slot, sort, selected: (host) => chosen.has(host.slot) }),
-              h("p", { class: "lead" }, list.age > 10 && `Which hosts these are was ${readAgo(list.age)}; what is said of each is of now.`),
+              h("p", { class: "lead" }, list.age > 10 && `This was ${readAgo(list.age)}.`),
               pager(list.total, asked.offset, LIMIT, (offset) => ask({ offset }))]
             : asked.q || asked.state ? empty("No host matches", "Another part of a name, or another state?")
               : empty("No host has requests", "Hosts are listed while they have requests that wait or are in progress, or when a person has ruled them."),
