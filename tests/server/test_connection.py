@@ -582,7 +582,7 @@ def test_tls_to_a_port_without_and_back(
     address = tls_server[0] if scheme == "redis" else f"127.0.0.1:{own_server.port}"
     url = f"{scheme}://{address}"
     with pytest.raises(ServerUnreachable, match="Does this port speak TLS"):
-        open_server(url, connect_timeout=1, socket_timeout=0.4).wait()
+        open_server(url, connect_timeout=3, socket_timeout=0.4).wait()
     warning = warnings_in(caplog)[0]
     assert "Does this port speak TLS? " in warning
     assert f"begin with {other}, not {scheme}" in warning

@@ -117,10 +117,11 @@ def test_a_row_that_ends_its_connection(
 def test_a_row_larger_than_a_packet(mariadb_server: MariaServer) -> None:
     """MariaDB hangs up on it, each time: it is refused, others are written."""
     mariadb_server.empty()
+    mariadb_server.execute("SET GLOBAL max_allowed_packet = 1048576")
 
     async def crawl() -> None:
         async with opened(mariadb_server) as sink:
-            tasks = put(sink, Scan("a", b""), Scan("x", b"x" * 17_000_000), Scan("b", b""))
+            tasks = put(sink, Scan("a", b""), Scan("x", b"x" * 1_100_000), Scan("b", b""))
             await until(lambda: retries(sink) > 3, "it has been tried")
             for number in range(100):
                 await results(put(sink, Scan(f"{number}", b"")))
@@ -128,7 +129,10 @@ def test_a_row_larger_than_a_packet(mariadb_server: MariaServer) -> None:
                     break
             assert await results(tasks) == [None, ItemRefused, None]
 
-    asyncio.run(crawl())
+    try:
+        asyncio.run(crawl())
+    finally:
+        mariadb_server.execute("SET GLOBAL max_allowed_packet = 16777216")
 
 
 @pytest.mark.parametrize(
