@@ -52,16 +52,11 @@ def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider], job: str 
 def shared_feeds(settings: BaseSettings, spider: type[Spider], job: str = "") -> Iterator[str]:
     """Feeds, without passwords, that all workers would write to. What the class of the spider says
     is the same in all of them. A feed with the id of a scrapyd ``job`` in its name is their own."""
-    own_storages = settings.getdict("FEED_STORAGES")
-    uris = [settings["FEED_URI"]] if settings["FEED_URI"] else []  # deprecated
-    for uri in map(str, [*uris, *settings.getdict("FEEDS")]):
-        scheme = "stdout" if uri.startswith("stdout:") else uri.partition("://")[0]
-        if scheme == uri:
-            scheme = ""  # a path
+    for uri in map(str, settings.getdict("FEEDS")):
+        scheme = uri.partition("://")[0] if "://" in uri else ""  # "": a path
         per_worker = (job and job in uri) or not all(
             name in SAME_FOR_ALL or hasattr(spider, name) for name in PLACEHOLDER.findall(uri)
         )
-        device = uri.removeprefix("file://").startswith("/dev/")
-        if per_worker or device or scheme in own_storages or scheme not in SHARED_SCHEMES:
-            continue
-        yield redact(uri)
+        is_stream = uri.removeprefix("file://").startswith(("/dev/", "stdout:"))
+        if scheme in SHARED_SCHEMES and not (per_worker or is_stream):
+            yield redact(uri)

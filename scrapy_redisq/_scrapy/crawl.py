@@ -139,22 +139,15 @@ _quiet = _Quiet()
 def stop_at_hangup() -> None:
     """Have SIGHUP, as of a terminal that is closed, stop Scrapy as SIGTERM does, unless it is
     ignored (nohup), or somebody else deals with it."""
-    number = getattr(signal, "SIGHUP", None)
-    is_main = threading.current_thread() is threading.main_thread()
-    if number is None or not is_main or signal.getsignal(number) != signal.SIG_DFL:
-        return
 
     def hung_up(number: int, frame: Any) -> None:
         # The shell sends it as well as the kernel, and at a second SIGTERM Scrapy drops everything.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        stop = signal.getsignal(signal.SIGTERM)
-        if callable(stop):
-            stop(number, frame)
-        elif stop != signal.SIG_IGN:
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGHUP)
+        signal.signal(number, signal.SIG_IGN)
+        os.kill(os.getpid(), signal.SIGTERM)
 
-    signal.signal(signal.SIGHUP, hung_up)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, hung_up)
 
 
 def heed_an_early_stop(crawler: Crawler) -> None:

@@ -222,14 +222,6 @@ class RunSession:
         told = sum(reply.created - reply.finished for reply in self._last_replies())
         return told + self.waiting()
 
-    def finished(self) -> int:
-        """Requests of the run that are finished, as the last exchanges told."""
-        return sum(reply.finished for reply in self._last_replies())
-
-    def away(self) -> bool:
-        """A shard does not answer."""
-        return any(session.is_silent for session in self.sessions)
-
     async def fills(self) -> list[Fill]:
         """How full each shard and its server are."""
         name = self.terms.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 import time
 import zlib
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, SlotParked
 from scrapy_redisq.worker.politeness.judge import TELL_AGAIN
-from scrapy_redisq.worker.politeness.pauses import header, seconds_until
 from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -42,14 +40,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-DAY = 86_400.0
-"""Longest time in seconds for which a text is valid: RFC 9309, 2.4."""
-
-HOUR = 3_600.0
-"""Shortest: many sites forbid caches of anything."""
+VALID = 86_400.0
+"""Seconds for which a text is valid: no longer than a day, says RFC 9309, 2.4."""
 
 ERROR_VALID = 600.0
-"""Seconds after which a robots.txt that could not be fetched is tried again."""
+"""Seconds after which a robots.txt is tried again that could not be fetched, or was refused as one
+request too many."""
 
 CLOSED_FOR = 2.0
 """The same where nothing else is fetched from the host meanwhile. Its slot is left alone for longer
@@ -59,7 +55,8 @@ MAX_TEXT = 500 * 1024
 """Bytes of a robots.txt that are heeded: as many as RFC 9309, 2.5 wants to be parsed at least."""
 
 KEPT = 1_000
-"""Parsers that a worker keeps; a text that is asked for again is read from the frontier."""
+"""Parsers that a worker keeps, each for `TELL_AGAIN`: then it reads the text from the frontier, and
+tells the frontier of the delay once more, before that forgets the slot."""
 
 QUICK = 10_000
 """Bytes that are parsed without a thread."""
@@ -86,8 +83,8 @@ class Rules:
 
     Without a ``parser`` all is allowed, or with ``closed``, a status (0: it is not known), nothing
     for now. That is a failure that ``began`` at a time.monotonic(); None: the frontier knows of it.
-    Valid ``until`` a time.monotonic(). ``is_news``: other workers may not know it yet. ``told`` is
-    when the frontier was told of the delay of a slot; infinity where there is none.
+    Valid ``until`` a time.monotonic(). ``is_news``: other workers may not know it yet. Of the delay
+    of the slots in ``told`` the frontier knows.
     """
 
     parser: RobotParser | None
@@ -95,7 +92,7 @@ class Rules:
     closed: int | None = None
     began: float | None = None
     is_news: bool = False
-    told: dict[str, float] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -183,7 +180,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 continue
             if what == "known":
                 self._count("redisq/robots/shared")
-                rules = Rules(None, time.monotonic() + valid)
+                rules = Rules(None, time.monotonic() + min(valid, TELL_AGAIN))
                 if text == CLOSED:
                     rules.closed = 0
                 else:
@@ -267,10 +264,10 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             if response.status >= 500:
                 return await self._close(host, response.status, began)
             text = heeded(response.body) if 200 <= response.status < 300 else b""
-            valid = valid_for(response)
+            valid = ERROR_VALID if response.status == 429 else VALID
             parser = await self._parse(text, host, request)
         await self._tell(host, zlib.compress(text, 1), valid)
-        return Rules(parser, time.monotonic() + valid, is_news=True)
+        return Rules(parser, time.monotonic() + min(valid, TELL_AGAIN), is_news=True)
 
     async def _close(self, host: str, status: int, began: float) -> Rules:
         await self._tell(host, CLOSED, CLOSED_FOR)
@@ -310,17 +307,18 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         if not self._in_use.settings.heeds_crawl_delay:
             return
         slot = self._slot_of(request)
-        async with rules.telling:
-            if rules.told.get(slot, -math.inf) <= time.monotonic() - TELL_AGAIN:
-                await self._tell_delay(request, rules, slot)
+        if slot not in rules.told:
+            async with rules.telling:
+                if slot not in rules.told:
+                    await self._tell_delay(request, rules, slot)
+                    rules.told.add(slot)
         # It may have been handed out before the slot had a delay.
-        self._in_use.gate.handed_out(request, slot)
+        self._in_use.gate.turns.handed_out(request, slot)
 
     async def _tell_delay(self, request: Request, rules: Rules, slot: str) -> None:
         assert rules.parser is not None
         asked = asked_delay(rules.parser, self._agent or self._default_agent)
         delay = min(self._in_use.settings.crawl_delay_max, asked)
-        is_first = delay > 0 and slot not in rules.told
         changed = False
         while delay or rules.is_news:
             try:
@@ -331,15 +329,14 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 logger.warning("The delay that a robots.txt asks for is not kept: %s", error)
                 break
             except AWAY:
-                if not is_first:
-                    return  # the frontier knows it from before
+                if not delay:
+                    return
                 # As with all limited slots: nothing begins that the frontier has not agreed to.
                 self._check(request)
                 await asyncio.sleep(AGAIN)
-        if is_first:
+        if delay:
             self._count("redisq/robots/crawl_delay")
-        rules.told[slot] = time.monotonic() if delay else math.inf
-        if changed or is_first:
+        if changed or delay:
             self._in_use.gate.limited(slot)
 
 
@@ -372,18 +369,3 @@ def asked_delay(parser: RobotParser, agent: str) -> float:
         if 0 < seconds < math.inf:
             asked.append(seconds)
     return max(asked)
-
-
-def valid_for(response: Response) -> float:
-    """Seconds for which a robots.txt is valid: as long as its Cache-Control or Expires says, from
-    an hour to a day; `ERROR_VALID` for an answer by which the server says that it is in trouble."""
-    if response.status >= 500 or response.status == 429:
-        return ERROR_VALID
-    seconds = DAY
-    if found := re.search(
-        r"\bmax-age\s*=\s*\"?([0-9]{1,12})", header(response, "Cache-Control"), re.I
-    ):
-        seconds = float(found[1])
-    elif expires := header(response, "Expires"):
-        seconds = seconds_until(expires, response) or DAY
-    return min(DAY, max(HOUR, seconds))

@@ -26,7 +26,7 @@ from scrapy_redisq.errors import (
     Unserializable,
     reason,
 )
-from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
+from scrapy_redisq.serialization.meta import check_safe, unsafe_key
 from scrapy_redisq.serialization.value_classes import NONE, Stored, ValueClasses
 from scrapy_redisq.serialization.values import (
     check_depth,
@@ -72,9 +72,14 @@ _LETTERS = {
 }
 
 
-class _Checked(Struct, rename=_LETTERS, omit_defaults=True):
-    """Attributes that a spider may have set to something of another type: looked at in each entry
-    that is made with one of them."""
+class Entry(Struct, rename=_LETTERS, omit_defaults=True, forbid_unknown_fields=True):
+    """A request as it is stored: its attributes, with names in the place of callbacks.
+
+    ``kind``, if it is no plain `Request`: the code of its class, and the attributes that only this
+    class has. ``identity``: what the request is known by, if that is not its fingerprint, see
+    `scrapy_redisq.serialization.identity`. ``meta`` and ``cb_kwargs`` are dictionaries, which
+    msgspec cannot say of those whose keys are no text.
+    """
 
     url: str
     method: str | None = None
@@ -84,17 +89,6 @@ class _Checked(Struct, rename=_LETTERS, omit_defaults=True):
     encoding: str | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     flags: list[Any] | None = None
-
-
-class Entry(_Checked, forbid_unknown_fields=True):
-    """A request as it is stored: its attributes, with names in the place of callbacks.
-
-    ``kind``, if it is no plain `Request`: the code of its class, and the attributes that only this
-    class has. ``identity``: what the request is known by, if that is not its fingerprint, see
-    `scrapy_redisq.serialization.identity`. ``meta`` and ``cb_kwargs`` are dictionaries, which
-    msgspec cannot say of those whose keys are no text.
-    """
-
     callback: CallbackName | None = None
     errback: CallbackName | None = None
     meta: Any = None
@@ -126,7 +120,6 @@ def entry_decoder(build: Callable[[str, Any], Any]) -> EntryDecoder:
 
 _decode_stored = entry_decoder(Stored)
 _decode_identity = decoder(Stored, _Identity)
-_decode_checked = decoder(Stored, _Checked)
 
 # Python's text encodings; the last two rows have no alias. Looking up any other name would import
 # the module of that name from the standard library's ``encodings``.
@@ -228,7 +221,8 @@ def encode_request(
     )
     stored = None
     if (
-        is_safe_and_plain(meta, meta_keys)
+        unsafe_key(meta, meta_keys) is None
+        and is_plain(meta)
         and is_plain(cb_kwargs)
         and (not cookies or (type(cookies) is dict and is_plain(cookies)))
         and type(callback) is not list
@@ -256,7 +250,7 @@ def encode_request(
         or not -MAX_PRIORITY <= priority <= MAX_PRIORITY
     ):
         try:
-            _check_encoding(_decode_checked(memoryview(stored)[1:]).encoding)
+            _check_encoding(_decode_stored(memoryview(stored)[1:]).encoding)
         except (ValueError, ValidationError) as error:
             raise Unserializable(_told(error)) from error
     return stored

@@ -64,7 +64,7 @@ def loads_fields(entry: bytes) -> dict[str, Any]:
     return fields
 
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,50}")  # RFC 9110, 5.6.2
+_METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,50}")  # RFC 9110, 5.6.2
 
 
 def _is_url(value: Any) -> bool:
@@ -77,42 +77,33 @@ def _is_url(value: Any) -> bool:
     return bool(parts.hostname) if parts.scheme in {"http", "https"} else bool(parts.scheme)
 
 
-def _is_method_name(value: Any) -> bool:
+def _is_callback(value: Any) -> bool:
     return isinstance(value, str) and value.isidentifier() and not is_hook(value)
-
-
-def _is_headers(value: Any) -> bool:
-    parts = [*value, *value.values()] if isinstance(value, dict) else [value]
-    items = [item for part in parts for item in (part if isinstance(part, list) else [part])]
-    return all(isinstance(item, (str, bytes)) for item in items) and isinstance(value, dict)
-
-
-def _is_cookies(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(isinstance(item, dict) and {"name", "value"} <= item.keys() for item in value)
-    return isinstance(value, dict)
 
 
 def _is_text_dict(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)
 
 
-_INPUTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_Check = Callable[[Any], bool]
+
+
+def _of(*kinds: type) -> _Check:
+    """Whether a value is of one of these types; True is no number."""
+    return lambda value: isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+_INPUTS: dict[str, tuple[str, _Check]] = {
     "url": ("an http or https URL", _is_url),
-    "method": (
-        "an HTTP method",
-        lambda value: isinstance(value, str) and bool(_TOKEN.fullmatch(value)),
-    ),
-    "headers": ("names with a text or a list of texts", _is_headers),
-    "body": ("a text", lambda value: isinstance(value, (str, bytes))),
-    "cookies": ("names with values, or a list of dicts with name and value", _is_cookies),
+    "method": ("an HTTP method", lambda one: isinstance(one, str) and bool(_METHOD.fullmatch(one))),
+    "headers": ("names with a text or a list of texts", _of(dict)),
+    "body": ("a text", _of(str, bytes)),
+    "cookies": ("names with values, or a list of dicts with name and value", _of(dict, list)),
     "meta": ("a dict with text keys", _is_text_dict),
     "cb_kwargs": ("a dict with text keys", _is_text_dict),
-    "callback": ("the name of a callback of the spider", _is_method_name),
-    "errback": ("the name of a callback of the spider", _is_method_name),
-    "priority": (
-        "a whole number",
-        lambda value: isinstance(value, int) and not isinstance(value, bool),
-    ),
-    "dont_filter": ("true or false", lambda value: isinstance(value, bool)),
+    "callback": ("the name of a callback of the spider", _is_callback),
+    "errback": ("the name of a callback of the spider", _is_callback),
+    "priority": ("a whole number", _of(int)),
+    "dont_filter": ("true or false", _of(bool)),
 }
+"""What each field takes. What is in headers and cookies, `Request` and the serializer look at."""

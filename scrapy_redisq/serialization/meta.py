@@ -9,7 +9,6 @@ from typing import Any
 from scrapy.http import Request
 
 from scrapy_redisq.errors import Unserializable
-from scrapy_redisq.serialization.values import ATOMS, is_plain
 
 DELAY_KEY = "redisq_delay"
 """In a request's meta: seconds that the frontier keeps it back."""
@@ -70,40 +69,11 @@ _SAFE = frozenset(
 )
 """Keys that begin so, and name nothing of that."""
 
-_REFERRER_POLICIES = frozenset(
-    {
-        "",
-        "no-referrer",
-        "no-referrer-when-downgrade",
-        "origin",
-        "origin-when-cross-origin",
-        "same-origin",
-        "scrapy-default",
-        "strict-origin",
-        "strict-origin-when-cross-origin",
-        "unsafe-url",
-    }
-)
-"""Names that Scrapy looks up. All else it imports, before it looks any further."""
-
-
 _harmless: set[str] = set()
 """Keys that do not begin so, as far as they were met: each link is looked at."""
 
 _MOST_HARMLESS = 1_000
 """Spiders may draw keys without end, and whoever writes to Redis long ones."""
-
-
-def is_safe_and_plain(meta: dict[Any, Any], listed: Collection[str]) -> bool:
-    """Whether ``meta`` has no `unsafe_key`, and `encode` takes it as it is; for each link, so in
-    one loop."""
-    for key, value in meta.items():
-        if type(key) is not str or key not in _harmless:
-            return unsafe_key(meta, listed) is None and is_plain(meta)
-        kind = type(value)
-        if kind not in ATOMS and not (kind is list and ATOMS.issuperset(map(type, value))):
-            return False
-    return True
 
 
 def check_safe(meta: Mapping[Any, Any], listed: Collection[str]) -> None:
@@ -132,7 +102,5 @@ def unsafe_key(meta: Mapping[Any, Any], listed: Collection[str]) -> str | None:
 
 
 def _is_policy(value: Any) -> bool:
-    """Whether it is a referrer policy by name, or a list of them in one text, or None."""
-    if not isinstance(value, str):
-        return value is None
-    return _REFERRER_POLICIES.issuperset(name.strip() for name in value.lower().split(","))
+    """Whether Scrapy looks the referrer policy up by its name: it imports what has a dot."""
+    return value is None or (isinstance(value, str) and "." not in value)

@@ -9,7 +9,6 @@ of the spider's class, and values have the plain types of `serialization.values`
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from types import MethodType
 from typing import Any
 
 from scrapy import Spider
@@ -34,9 +33,9 @@ from scrapy_redisq.serialization.entry_format import (
     entry_decoder,
     shown,
 )
-from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
+from scrapy_redisq.serialization.meta import check_safe
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
-from scrapy_redisq.serialization.values import is_plain, type_name
+from scrapy_redisq.serialization.values import type_name
 
 
 class Serializer:
@@ -115,20 +114,6 @@ class Serializer:
             self._meta_keys,
         )
 
-    def is_simple(self, request: Request) -> bool:
-        """Whether it is plain to see that the request can be stored."""
-        callback, errback = request.callback, request.errback
-        return (
-            (callback is None or self._is_own_method(callback))
-            and (errback is None or self._is_own_method(errback))
-            and type(request) in self._by_class
-            and is_safe_and_plain(request.meta, self._meta_keys)
-            and is_plain(request.cb_kwargs)
-        )
-
-    def _is_own_method(self, callback: object) -> bool:
-        return type(callback) is MethodType and callback.__self__ is self._spider
-
     def loads(self, entry: bytes) -> Request:
         """Return the request of an entry; raises `Undecodable` with the reason, nothing else.
 
@@ -174,44 +159,28 @@ class Serializer:
             callback = self._callbacks.method(stored.callback, "callback")
         if stored.errback is not None:
             errback = self._callbacks.method(stored.errback, "errback")
-        method, encoding = stored.method or "GET", stored.encoding or "utf-8"
-        cookies: Any = stored.cookies
-        if kind is REQUEST:  # by position, as most are such
-            request = Request(
-                stored.url,
-                callback,
-                method,
-                None,
-                stored.body,
-                cookies,
-                stored.meta,
-                encoding,
-                stored.priority,
-                stored.dont_filter,
-                errback,
-                stored.flags,
-                stored.cb_kwargs,
-            )
-        else:
-            # Every attribute: a subclass may have other defaults.
-            arguments: dict[str, Any] = {
-                "url": stored.url,
-                "callback": callback,
-                "errback": errback,
-                "method": method,
-                "headers": {},
-                "body": stored.body,
-                "cookies": cookies or {},
-                "meta": stored.meta or {},
-                "cb_kwargs": stored.cb_kwargs or {},
-                "encoding": encoding,
-                "priority": stored.priority,
-                "dont_filter": stored.dont_filter,
-                "flags": stored.flags or [],
-                **extra,
-            }
-            known = {name: arguments[name] for name in kind.cls.attributes if name in arguments}
-            request = kind.cls(**known)
+        method = stored.method or "GET"
+        # Every attribute: a subclass may have other defaults.
+        arguments: dict[str, Any] = {
+            "url": stored.url,
+            "callback": callback,
+            "errback": errback,
+            "method": method,
+            "headers": None,
+            "body": stored.body,
+            "cookies": stored.cookies,
+            "meta": stored.meta,
+            "cb_kwargs": stored.cb_kwargs,
+            "encoding": stored.encoding or "utf-8",
+            "priority": stored.priority,
+            "dont_filter": stored.dont_filter,
+            "flags": stored.flags,
+        }
+        if kind is not REQUEST:
+            arguments |= extra
+            names = arguments.keys() & kind.cls.attributes
+            arguments = {name: arguments[name] for name in names}
+        request = kind.cls(**arguments)
         if stored.headers or kind is not REQUEST:
             # As they are, without what the constructors of subclasses add. They are in normal
             # form already, and normalising again may change them.

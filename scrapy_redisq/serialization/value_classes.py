@@ -1,30 +1,25 @@
 """Classes of a project whose objects can be stored in requests: items, dataclasses, enums.
 
 Entries name a class by its import path, which is looked up among those that the settings list
-(``REDISQ_VALUE_CLASSES``) and those found where the spider and the project's items are. Nothing is
-imported because Redis says so, and no constructor runs: an object gets back what it held.
+(``REDISQ_VALUE_CLASSES``) and those found where the spider is. Nothing is imported because Redis
+says so, and no constructor runs: an object gets back what it held.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
-import logging
-import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from functools import cache
-from types import MemberDescriptorType, ModuleType
+from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
 from scrapy import Item, Spider
 from scrapy.utils.misc import load_object
 
 from scrapy_redisq.errors import SettingError, Undecodable, reason
-
-logger = logging.getLogger(__name__)
 
 SETTING = "REDISQ_VALUE_CLASSES"
 TAKES = "classes or their import paths: of items, dataclasses, enums, or of objects with attributes"
@@ -220,49 +215,22 @@ def is_data_class(kind: type) -> bool:
 # Where the classes of a project are
 
 
-def find(spider: Spider, settings: Mapping[str, Any]) -> list[type]:
+def find(spider: Spider) -> list[type]:
     """Items, dataclasses, attrs classes, enums and named tuples in the modules of the spider's
-    class and in the project's ``items``."""
-    found = {
-        value: None
-        for module in _modules(type(spider), settings)
-        for value in list(vars(module).values())
+    class, and in the modules that these classes come from. Nothing is imported."""
+    own = {
+        base.__module__
+        for base in type(spider).__mro__
+        if base.__module__.partition(".")[0] not in ("scrapy", "builtins")
+    }
+    named = _data_classes(own)
+    return list(dict.fromkeys([*named, *_data_classes({cls.__module__ for cls in named} - own)]))
+
+
+def _data_classes(modules: Iterable[str]) -> list[type]:
+    return [
+        value
+        for name in sorted(modules)
+        for value in list(vars(sys.modules.get(name, sys)).values())
         if isinstance(value, type) and is_data_class(value)
-    }
-    return list(found)
-
-
-def _modules(spider_class: type, settings: Mapping[str, Any]) -> Iterator[ModuleType]:
-    names = [base.__module__ for base in spider_class.__mro__]
-    own = [name for name in names if name.partition(".")[0] not in ("scrapy", "builtins")]
-    for name in own:
-        if (module := sys.modules.get(name)) is not None:
-            yield module
-    spiders = settings.get("SPIDER_MODULES") or []
-    places = [*own, *([spiders] if isinstance(spiders, str) else spiders)]
-    packages = {
-        ".".join(parts[:depth])
-        for parts in (place.split(".") for place in places)
-        for depth in range(1, len(parts))
-    }
-    for package in sorted(packages):
-        yield from _items_modules(f"{package}.items")
-
-
-def _items_modules(name: str) -> Iterator[ModuleType]:
-    """A module of this name and those in it, if there is one; the project's own code."""
-    try:
-        if name not in sys.modules and importlib.util.find_spec(name) is None:
-            return
-        module = importlib.import_module(name)
-        yield module
-        for inner in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
-            if not inner.name.endswith(".__main__"):
-                yield importlib.import_module(inner.name)
-    except Exception as error:
-        logger.warning(
-            "Classes in %s are not found: %s. Those that requests hold can be listed in %s",
-            name,
-            reason(error),
-            SETTING,
-        )
+    ]

@@ -7,15 +7,13 @@ types, tagged before msgspec sees them. Objects of classes are taken apart and p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from itertools import chain
 from types import NoneType
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 # What LinkExtractor and XPath give as text: a str that also keeps its whole page alive.
 from lxml.etree import _ElementUnicodeResult as SmartString  # type: ignore[import-untyped]
@@ -54,9 +52,6 @@ MAX_DEPTH = 100
 # What msgpack holds by itself, given that the integers fit in 64 bits and the text in UTF-8.
 ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
 _STR = frozenset({str})
-_MICROSECOND = timedelta(microseconds=1)
-# Names without dots: such a name stays within the time zone folder and the tzdata package.
-_ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,3}")
 
 encode = Encoder().encode
 """Bytes of a packed value; OverflowError and UnicodeEncodeError if it had to be packed."""
@@ -196,50 +191,20 @@ def _is_utf8(value: str) -> bool:
         return False
 
 
-def _pack_zone(zone: tzinfo | None) -> Any:
-    """A time zone as None, its name, or its offset in µs with the name that was given to it."""
-    if zone is None:
-        return None
-    if type(zone) is ZoneInfo and zone.key:
-        return zone.key
-    if type(zone) is timezone:
-        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
-        return [offset // _MICROSECOND, *(_Packer(1, NONE).pack(part, 0) for part in name)]
-    raise _RefusedError(f"time zone of type {type_name(type(zone))}")
+def _iso(value: datetime | time) -> bytes:
+    """A moment with its offset. The rules of a time zone are no text."""
+    if type(value.tzinfo) not in (NoneType, timezone):
+        zone = type_name(type(value.tzinfo))
+        cure = "give it in UTC, by .astimezone(timezone.utc)"
+        raise _RefusedError(f"time zone of type {zone}", cure)
+    return value.isoformat().encode()
 
 
-def _unpack_zone(packed: Any) -> tzinfo | None:
-    if packed is None:
-        return None
-    if isinstance(packed, str):
-        if not _ZONE_NAME.fullmatch(packed):
-            raise ValueError(f"time zone {packed[:50]!r}")
-        return ZoneInfo(packed)
-    offset, *name = packed
-    return timezone(timedelta(microseconds=offset), *name)
+def _timedelta(data: memoryview) -> timedelta:
+    return timedelta(*_checked_items(decode(data)))
 
 
 _Leaf = tuple[int, Callable[[Any], bytes], Callable[[memoryview], Any]]
-
-
-def _leaf_of(code: int, kind: type, attributes: str) -> tuple[type, _Leaf]:
-    """A value that is made of numbers, and of a time zone where that is one of ``attributes``."""
-    names = attributes.split()
-
-    def to_bytes(value: Any) -> bytes:
-        parts = [getattr(value, name) for name in names]
-        if names[-1] == "tzinfo":
-            parts[-1] = _pack_zone(parts[-1])
-        return encode(parts)
-
-    def of_bytes(data: memoryview) -> Any:
-        parts = dict(zip(names, _checked_items(decode(data)), strict=True))
-        if "tzinfo" in parts:
-            parts["tzinfo"] = _unpack_zone(parts["tzinfo"])
-        return kind(**parts)
-
-    return kind, (code, to_bytes, of_bytes)
-
 
 _CONTAINERS: dict[type, int] = {list: 0, dict: DICT, tuple: TUPLE, set: SET, frozenset: FROZENSET}
 
@@ -261,18 +226,19 @@ _LEAVES: dict[type, _Leaf] = {
         lambda data: Decimal(str(data, "ascii")),
     ),
     UUID: (UUID_, lambda value: value.bytes, lambda data: UUID(bytes=bytes(data))),
-    **dict(
-        [
-            _leaf_of(
-                DATETIME, datetime, "year month day hour minute second microsecond fold tzinfo"
-            ),
-            _leaf_of(DATE, date, "year month day"),
-            _leaf_of(TIME, time, "hour minute second microsecond fold tzinfo"),
-            _leaf_of(TIMEDELTA, timedelta, "days seconds microseconds"),
-        ]
+    datetime: (DATETIME, _iso, lambda data: datetime.fromisoformat(str(data, "ascii"))),
+    date: (
+        DATE,
+        lambda value: value.isoformat().encode(),
+        lambda data: date.fromisoformat(str(data, "ascii")),
+    ),
+    time: (TIME, _iso, lambda data: time.fromisoformat(str(data, "ascii"))),
+    timedelta: (
+        TIMEDELTA,
+        lambda value: encode([value.days, value.seconds, value.microseconds]),
+        _timedelta,
     ),
 }
-
 
 _UNPACK = {code: of_bytes for code, _, of_bytes in _LEAVES.values()}
 

@@ -163,7 +163,7 @@ class CrawlSettings:
         checks.paths("classes"),
         "Classes whose objects requests may hold, in `meta`, `cb_kwargs` or arguments of a "
         "callback. Items, dataclasses, attrs classes, enums and named tuples in the spider's "
-        "module and in the project's `items` are found by themselves.",
+        "module, and in the modules that these come from, are found by themselves.",
     )
     meta_keys = Setting(
         (),
@@ -189,10 +189,4 @@ class CrawlSettings:
         10.0,
         checks.seconds(0, 3_600),
         "Most seconds that closing waits for Redis to take what is buffered, and for a sink.",
-    )
-    progress = Setting(
-        False,
-        checks.boolean,
-        "A line at the lower end of the worker's terminal: how far the worker is, and all of them. "
-        "Nothing is shown where standard error is no terminal.",
     )

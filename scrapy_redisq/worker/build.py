@@ -18,6 +18,7 @@ from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.feeds import warn_of_shared_feeds
+from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.serialization.value_classes import find as find_classes
@@ -43,7 +44,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         max_bytes=settings.max_entry_bytes,
         schemes=settings.schemes,
         request_classes=settings.request_classes,
-        value_classes=ValueClasses(settings.value_classes, find_classes(spider, crawler.settings)),
+        value_classes=ValueClasses(settings.value_classes, find_classes(spider)),
         meta_keys=settings.meta_keys,
     )
     dupefilter = make_dupefilter(crawler)
@@ -71,13 +72,6 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         worker = Worker(crawler, settings, engine, connection, run_session, serializer, dupefilter)
         _watch(worker)
         worker.start()
-        if settings.progress:
-            # Here, as rich takes its time.
-            from scrapy_redisq.worker.progress import Progress  # noqa: PLC0415
-
-            progress = Progress(worker)
-            progress.start()
-            crawler.signals.connect(progress.stop, signals.spider_closed, weak=False)
         return worker
     except BaseException:
         await connection.abandon()
@@ -93,9 +87,11 @@ def _watch(worker: Worker) -> None:
     throttle = settings.throttle
     if throttle or settings.fleet_limits:
         at_least = math.ceil(throttle.target) if throttle else 1
-        engine.downloads.lift_limits(gate.allowed_at_once, at_least=at_least)
+        engine.downloads.lift_limits(
+            lambda slot: gate.turns.of(slot_name(slot)).tokens or 0, at_least=at_least
+        )
     engine.downloads.gate_by(gate.begin)
-    engine.downloads.follow(in_progress.asking, gate.fetched)
+    engine.downloads.follow(in_progress.asking, gate.turns.is_done)
 
     def arrived(request: Request, response: Response) -> None:
         in_progress.arrived(request, response)
@@ -106,11 +102,8 @@ def _watch(worker: Worker) -> None:
         arrived=arrived,
         raised=in_progress.raised,
     )
-    engine.watch_retries(in_progress.gave_up)
     connect = worker.crawler.signals.connect
     connect(in_progress.item_error, signals.item_error)
-    if worker.crawler.settings.getbool("COOKIES_ENABLED"):
-        connect(in_progress.response_downloaded, signals.response_downloaded)
     connect(in_progress.item_scraped, signals.item_scraped)
     # Scrapy waits for the spider that it stops, unless that is being closed already.
     connect(engine.until_closed, signals.engine_stopped)

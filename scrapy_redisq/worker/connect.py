@@ -21,7 +21,7 @@ from scrapy_redisq.frontier.terms import SUSPECT_FROM, ServerHelp, Terms
 from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.unsafe import NO_REPLICA
 from scrapy_redisq.server.access import cancel
-from scrapy_redisq.server.connection import AsyncClient, Server
+from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
 
 logger = logging.getLogger(__name__)
@@ -43,9 +43,7 @@ class WorkerConnection:
 
     def __init__(self, settings: RedisqSettings) -> None:
         self._settings = settings
-        self._server: Server | None = None
-        self._client: AsyncClient | None = None
-        self._following: asyncio.Future[None] | None = None
+        self._opened = contextlib.AsyncExitStack()
         self._joined: RunSession | None = None
 
     async def open(
@@ -59,11 +57,14 @@ class WorkerConnection:
         """
         settings = self._settings
         # Starting an embedded server takes a moment, which is not the event loop's.
-        server = self._server = await asyncio.to_thread(open_server_of, settings, project_folder())
+        server = await asyncio.to_thread(open_server_of, settings, project_folder())
+        # The last session of an embedded server stops it.
+        self._opened.push_async_callback(asyncio.to_thread, server.close)
         await server.wait_async()
         await self._persist(server, server.check_async)
-        client = self._client = server.async_client()
-        self._following = asyncio.ensure_future(server.follow())
+        client = server.async_client()
+        self._opened.push_async_callback(client.aclose)
+        self._opened.push_async_callback(cancel, asyncio.ensure_future(server.follow()))
         settings.check_shards(server.masters)
         config = config.laid_out(server.masters)
         terms = replace(
@@ -127,28 +128,25 @@ class WorkerConnection:
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
         """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT
         (then `ServerUnreachable`), and for as long as workers may come back or Redis is full."""
-        deadline = time.monotonic() + self._settings.connect_timeout
-        told, warn_at = False, 0.0
+        timeout = self._settings.connect_timeout
+        deadline, warn_at = time.monotonic() + timeout, 0.0
         while True:
             try:
                 return await attempt()
-            except MayComeBack as waiting:
-                if not told:
-                    logger.info("%s", waiting)
-                told = True
-                deadline = time.monotonic() + self._settings.connect_timeout
-            except ServerFull as full:
-                # Redis itself lets workers join; a service that refuses whole scripts does not.
+            except (MayComeBack, ServerFull) as waiting:
+                # Redis itself lets workers join while it is full; a service that refuses whole
+                # scripts does not.
+                deadline = time.monotonic() + timeout
                 if time.monotonic() >= warn_at:
                     warn_at = time.monotonic() + WARN_EVERY
-                    logger.warning("%s: this worker waits for room. Raise its maxmemory", full)
-                deadline = time.monotonic() + self._settings.connect_timeout
+                    level = logging.WARNING if isinstance(waiting, ServerFull) else logging.INFO
+                    logger.log(level, "This worker waits: %s", waiting)
             except (redis.RedisError, ServerBusy, ServerUnreachable, OSError) as error:
                 if time.monotonic() >= deadline:
                     raise ServerUnreachable(
                         f"the Redis server at {server.address} (REDISQ_URL) did not let this "
-                        f"worker join within {self._settings.connect_timeout:g} s "
-                        f"(REDISQ_CONNECT_TIMEOUT): {server.redact(error)}"
+                        f"worker join within {timeout:g} s (REDISQ_CONNECT_TIMEOUT): "
+                        f"{server.redact(error)}"
                     ) from None
                 await asyncio.to_thread(server.revive)
             await asyncio.sleep(RETRY_PAUSE)
@@ -163,13 +161,5 @@ class WorkerConnection:
         await self.close()
 
     async def close(self) -> None:
-        """Close connections; the last session of an embedded server stops it."""
-        if self._following is not None:
-            await cancel(self._following)
-            self._following = None
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
-        if self._server is not None:
-            await asyncio.to_thread(self._server.close)
-            self._server = None
+        """Close what was opened, once."""
+        await self._opened.aclose()

@@ -15,7 +15,7 @@ from scrapy_redisq.errors import with_causes
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in
-from scrapy_redisq.worker.page import KeptPage, Page, Problem
+from scrapy_redisq.worker.page import Page, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -38,70 +38,55 @@ class InProgress:
     def __init__(self, fingerprint: Callable[[Request], bytes]) -> None:
         self._fingerprint = fingerprint
         self._pages: dict[Request, Page] = {}
-        self._unwritten: dict[Request, Page] = {}
-        """Pages that Scrapy is done with, and a sink or a request that they hold is not."""
-        self._kept: dict[Request, KeptPage] = {}
-        """Requests in progress that stay in this process."""
+        self._leases = 0
+        self.unwritten = 0
+        """Leases of which Scrapy is done, and a sink or a request that the page holds is not."""
         self._files_missing = False
-        self._told_of_login = False
         self.items = self.errors = 0
         """Downloads that were given up, and what raised of callbacks, errbacks and pipelines."""
 
     def __len__(self) -> int:
-        return len(self._pages)
-
-    def __contains__(self, request: Request) -> bool:
-        return request in self._pages
+        """Leases that Scrapy works on."""
+        return self._leases
 
     def begin(self, page: Page) -> None:
         """Its request is handed to the engine."""
-        if isinstance(page, KeptPage):
-            self._kept[page.request] = page
-        else:
-            self._pages[page.request] = page
-
-    def end_kept(self, working_on: set[Request]) -> list[KeptPage]:
-        """Remove and return those that stay here and are over, with their items."""
-        ended = [
-            request
-            for request, page in self._kept.items()
-            if request not in working_on and not page.waits_for
-        ]
-        return [self._kept.pop(request) for request in ended]
+        self._pages[page.request] = page
+        self._leases += not page.is_kept
 
     def asking(self, request: Request) -> Page | None:
-        """The page of a request in progress, be it one that stays here."""
-        return self._pages.get(request) or self._kept.get(request)
+        """The page of a request that Scrapy works on."""
+        page = self._pages.get(request)
+        return page if page is not None and not page.is_left else None
 
     def any_of(self, working_on: set[Request]) -> bool:
-        """Whether one of them, be it one that stays here, is among ``working_on``."""
-        return not (working_on.isdisjoint(self._pages) and working_on.isdisjoint(self._kept))
+        """Whether one of them is among ``working_on``."""
+        return not working_on.isdisjoint(self._pages)
 
     def end(self, working_on: set[Request], *, closing: bool) -> list[Page]:
         """Remove and return the pages that are no longer among ``working_on``, and all of whose
         items are written. ``closing``: the spider is being closed, and ignored pages go back."""
-        for request in [request for request in self._pages if request not in working_on]:
-            page = self._unwritten[request] = self._pages.pop(request)
-            # Perhaps for no other reason than that: middlewares that count stop a crawl so.
-            if closing and page.download.ignored:
-                page.give_back()
-            if page.waits_for:  # nothing dies of it any more
-                page.session.suspects.discard(page.lease.id)
-        ended = [request for request, page in self._unwritten.items() if not page.waits_for]
-        return [self._unwritten.pop(request) for request in ended]
-
-    @property
-    def unwritten(self) -> int:
-        """How many pages Scrapy is done with, and a sink or a request that they hold is not."""
-        return len(self._unwritten)
-
-    def get(self, request: Request) -> Page | None:
-        """The page of a request in progress."""
-        return self._pages.get(request)
+        ended = []
+        for request, page in self._pages.items():
+            if not page.is_left and request not in working_on:
+                page.is_left = True
+                self._leases -= not page.is_kept
+                self.unwritten += not page.is_kept
+                # Perhaps for no other reason than that: middlewares that count stop a crawl so.
+                if closing and page.download.ignored:
+                    page.give_back()
+                if page.waits_for:  # nothing dies of it any more
+                    page.session.suspects.discard(page.lease.id)
+            if page.is_left and not page.waits_for:
+                ended.append(page)
+        for page in ended:
+            del self._pages[page.request]
+            self.unwritten -= not page.is_kept
+        return ended
 
     def identity_of(self, request: Request) -> bytes | None:
         """What a request in progress, or one that a sink is not done with, is known by."""
-        page = self._find(request)
+        page = self._pages.get(request)
         return self.identity_of_page(page) if page is not None else None
 
     def identity_of_page(self, page: Page) -> bytes:
@@ -111,13 +96,15 @@ class InProgress:
         return page.identity
 
     def slots(self) -> list[str]:
-        """The slot of each page."""
-        return [page.lease.slot for page in self._pages.values()]
+        """The slot of each request that Scrapy works on."""
+        return [page.lease.slot for page in self._pages.values() if not page.is_left]
 
     def to_begin(self, slot: str) -> bool:
-        """Whether a download of ``slot`` has yet to begin: it may wait in Scrapy for others'."""
+        """Whether the download of a lease of ``slot`` has yet to begin: it may wait in Scrapy for
+        others'."""
         return any(
-            page.lease.slot == slot and not page.download.began for page in self._pages.values()
+            page.lease.slot == slot and not (page.is_kept or page.is_left or page.download.began)
+            for page in self._pages.values()
         )
 
     def send_back(
@@ -139,12 +126,12 @@ class InProgress:
         page = self.asking(request)
         if page is None or (counted and page.tries >= most):
             return False
-        if isinstance(page, KeptPage) and paused:
+        if page.is_kept and paused:
             page.back = Finish("", "released", delay=PAUSED_DELAY)
-        elif isinstance(page, KeptPage) and page.tries >= MOST_TRIES:
+        elif page.is_kept and page.tries >= MOST_TRIES:
             self.mark_failed(request, Problem("download", "its slot was in trouble for too long"))
             return False
-        elif counted or isinstance(page, KeptPage):
+        elif counted or page.is_kept:
             page.give_back_tried()
         elif others_first:
             page.back = Finish(page.lease.id, "backed_off", entry=page.lease.entry)
@@ -154,8 +141,8 @@ class InProgress:
 
     def is_sent_back(self, request: Request) -> bool:
         """Whether `send_back` was called for it."""
-        page = self._pages.get(request) or self._kept.get(request)  # for each link: without a call
-        return page is not None and page.given_back
+        page = self._pages.get(request)  # for each link: without a call
+        return page is not None and page.back is not None and not page.is_left
 
     def mark_failed(self, request: Request | None, problem: Problem) -> None:
         """Its page will be a dead letter. The first reason counts, unless that is provisional."""
@@ -168,12 +155,6 @@ class InProgress:
         """There will be no further retry. The spider may yet handle the response."""
         if page := self.asking(request):
             page.download.exhausted = status
-
-    def gave_up(self, request: Request, stat: str) -> None:
-        """Its callback or errback has asked for a retry, and there will be none."""
-        if page := self.asking(request):
-            text = f"get_retry_request() gave up (stat {stat})"
-            self.mark_failed(request, Problem("retries", text, status=page.download.status))
 
     def arrived(self, request: Request, response: Response) -> None:
         """The response has passed the downloader middlewares."""
@@ -229,9 +210,7 @@ class InProgress:
     # What becomes of items
 
     def _find(self, request: Request | None) -> Page | None:
-        if request is None:
-            return None
-        return self.asking(request) or self._unwritten.get(request)
+        return self._pages.get(request) if request is not None else None
 
     def has(self, request: Request | None) -> bool:
         """Whether the request is in progress, or waits for its sink."""
@@ -267,25 +246,6 @@ class InProgress:
         return True
 
     # Handlers of Scrapy's signals of these names
-
-    def response_downloaded(self, request: Request, response: Response) -> None:
-        """Warn, once, of what may be a login: the worker that is given it alone is logged in. A
-        login on the side is each worker's own, as it should be."""
-        if (
-            request.method == "POST"
-            and b"Set-Cookie" in response.headers
-            and not self._told_of_login
-            and self.asking(request) is not None
-            and not request.meta.get("dont_merge_cookies")
-        ):
-            self._told_of_login = True
-            logger.warning(
-                "A POST to %.300s has been answered with a cookie, which other workers do not "
-                "have. If it is a login, let each worker log in by itself, by "
-                "engine.download_async() in start(), or hand the cookie on with each request "
-                "(cookies=)",
-                response.url,
-            )
 
     def item_scraped(self, response: Response | Failure | None) -> None:
         self.items += 1

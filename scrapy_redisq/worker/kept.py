@@ -9,9 +9,6 @@ held by no page: they are each worker's own.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +19,6 @@ from scrapy.http import Request
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.serialization.identity import of_refused
-from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Download, KeptPage, Output, Page
 
@@ -34,18 +30,13 @@ class KeptRequests:
     """They go as in Scrapy's memory queue: the slot with the fewest downloads first, of a slot by
     priority, then first in, first out."""
 
-    def __init__(
-        self, engine: Engine, run_session: RunSession, in_progress: InProgress, stats: Any
-    ) -> None:
+    def __init__(self, engine: Engine, run_session: RunSession, stats: Any) -> None:
         self._engine = engine
         self._run_session = run_session
-        self._in_progress = in_progress
         self._stats = stats
         self._waiting: dict[Request, KeptPage] = {}
         self._ready: Inbox[Request] = Inbox(1, 1, by_slot=True)
         """What is not in ``_waiting`` any more was dropped."""
-        self._delayed: list[tuple[float, int, Request]] = []
-        self._arrivals = itertools.count()
         self._number = self._own = 0
         self._holders: Counter[Page] = Counter()
         """How many each page holds."""
@@ -96,10 +87,12 @@ class KeptRequests:
     def _push(self, page: KeptPage, delay: float) -> None:
         self._waiting[page.request] = page
         if delay > 0:
-            due = time.monotonic() + delay
-            heapq.heappush(self._delayed, (due, next(self._arrivals), page.request))
-            asyncio.get_running_loop().call_later(delay, self._engine.wake)
+            asyncio.get_running_loop().call_later(delay, self._make_ready, page)
         else:
+            self._make_ready(page)
+
+    def _make_ready(self, page: KeptPage) -> None:
+        if page.request in self._waiting:
             self._ready.add(page.lease, page.request)
             self._engine.wake()
 
@@ -108,10 +101,6 @@ class KeptRequests:
     ) -> KeptPage | None:
         """The page of the next request, which is to be started. ``downloading(slot)``: None if the
         slot takes no more now; ``others(slot)``: the priority of what else waits of it."""
-        while self._delayed and self._delayed[0][0] <= time.monotonic():
-            _, _, request = heapq.heappop(self._delayed)
-            if (page := self._waiting.get(request)) is not None:
-                self._ready.add(page.lease, request)
 
         def goes_first(slot: str) -> int | None:
             other, own = others(slot), self._ready.highest(slot)
@@ -124,17 +113,16 @@ class KeptRequests:
 
     # Ends
 
-    def collect_ended(self) -> None:
-        """Let go of what is over, and of what somebody else will ask for. What was sent back is
-        tried again here."""
+    def ended(self, page: KeptPage) -> None:
+        """Scrapy is done with it, and so are sinks. What was sent back is tried again here."""
+        if page.given_back and not (self._engine.closing or (page.is_void and page.asked_again)):
+            self._try_again(page)
+        else:
+            self._end(page)
+
+    def drop(self) -> None:
+        """Let go of what was not started, and somebody else will ask for."""
         closing = self._engine.closing
-        for page in self._in_progress.end_kept(self._engine.in_progress):
-            if closing and page.download.ignored:
-                page.give_back()
-            if page.given_back and not (closing or (page.is_void and page.asked_again)):
-                self._try_again(page)
-            else:
-                self._end(page)
         # One page may hold very many.
         anothers = {page for page in self._holders if page.is_void or page.given_back}
         for request, page in list(self._waiting.items()) if closing or anothers else ():
@@ -149,6 +137,7 @@ class KeptRequests:
         assert back is not None
         page.tries += back.ending != "released"
         page.back = page.problem = None
+        page.is_left = False
         page.download, page.output = Download(), Output()
         self._push(page, back.delay / 1000 or TRY_AGAIN * max(1, page.tries))
 

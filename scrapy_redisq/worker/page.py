@@ -18,7 +18,6 @@ from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import back_offs, with_back_offs
 from scrapy_redisq.serialization.identity import Repeats
 from scrapy_redisq.serialization.meta import retry_times
-from scrapy_redisq.worker.shared_values import SharedValues
 
 DETAIL_FRAMES = 5
 """Last frames of a traceback that a dead letter keeps."""
@@ -94,7 +93,6 @@ class Output:
     def __init__(self) -> None:
         self.repeats = Repeats()
         """Counts unfiltered requests that are alike."""
-        self.shared = SharedValues()
         self.items = 0
         self.links: list[Enqueue] = []
         """Requests that went to other shards, until they are safe there."""
@@ -112,8 +110,9 @@ class Output:
 class Page:
     """A request in progress.
 
-    ``problem`` is there once something went wrong. The page is not over while it ``waits_for``
-    items that Scrapy is done with and their sink is not, or for requests that it holds.
+    ``problem`` is there once something went wrong. When it ``is_left``, Scrapy is done with the
+    page, which is not over while it ``waits_for`` items that a sink has yet to write, or for
+    requests that it holds.
     ``tries``: how often the request was sent back before, for the trouble of its slot or sink.
 
     At its end ``back`` goes before all else: the page goes to whoever claims it next. Then comes
@@ -126,6 +125,7 @@ class Page:
     identity: bytes | None = None
     download: Download = field(default_factory=Download)
     output: Output = field(default_factory=Output)
+    is_left: bool = False
     waits_for: int = 0
     problem: Problem | None = None
     back: Finish | None = None
@@ -133,6 +133,7 @@ class Page:
     tries: int = field(init=False)
 
     asked_again = True
+    is_kept = False
 
     def __post_init__(self) -> None:
         self.tries = back_offs(self.lease.entry) if self.lease.entry else 0
@@ -193,6 +194,8 @@ class KeptPage(Page):
 
     holder: Page | None = None
     asked_again: bool = True
+
+    is_kept = True
 
     @property
     def is_void(self) -> bool:

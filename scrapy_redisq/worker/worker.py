@@ -45,7 +45,7 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.leaving import leave
 from scrapy_redisq.worker.outbox import Outbox
-from scrapy_redisq.worker.page import Page, Problem, record_of
+from scrapy_redisq.worker.page import KeptPage, Page, Problem, record_of
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.report import Orders, Reporter, responses
@@ -91,7 +91,7 @@ class Worker:
             lease_ttl=settings.lease_ttl,
             download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
         )
-        self.kept = KeptRequests(engine, run_session, self.in_progress, crawler.stats)
+        self.kept = KeptRequests(engine, run_session, crawler.stats)
         self.outbox = Outbox(
             crawler,
             settings,
@@ -238,7 +238,7 @@ class Worker:
                 continue
             self.in_progress.begin(Page(request, lease, session))
             self.engine.downloads.handed_out(request, lease.slot)
-            self.gate.handed_out(request, lease.slot)
+            self.gate.turns.handed_out(request, lease.slot)
             if self._is_low(self._want(downloading), downloading):
                 self.run_session.wake()
             return request
@@ -296,7 +296,7 @@ class Worker:
         return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
 
     def demand(self) -> Demand:
-        within, urgent = self.gate.needed_within(), self.gate.urgent
+        within, urgent = self.gate.needed_within(), self.gate.turns.urgent
         quiet = self._orders.quiet or self._orders.paused or self.back_pressure.pauses
         nothing = Demand(False, 0, 0, {}, within=within, urgent=urgent, rests=quiet)
         if (
@@ -352,15 +352,16 @@ class Worker:
         return starting or self.kept.own > 0, all_added
 
     def collect_ended(self) -> None:
-        working_on = self.engine.in_progress
-        self.kept.collect_ended()
-        for page in self.in_progress.end(working_on, closing=self.engine.closing):
-            self.pages += not page.given_back
-            if page.problem is not None and not page.given_back:
-                self._tell_of_death(page.problem, page.request)
-            finish = self._finish(page)
-            self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
-            page.session.finish(finish, page.output.links)
+        self.kept.drop()
+        kept_ended = True
+        while kept_ended:  # then the page that held it may have ended, too
+            kept_ended = False
+            for page in self.in_progress.end(self.engine.in_progress, closing=self.engine.closing):
+                if isinstance(page, KeptPage):
+                    self.kept.ended(page)
+                    kept_ended = True
+                else:
+                    self._page_ended(page)
         self.outbox.count_filtered()
         self._count_work()
         if self.engine.closing or self.back_pressure.pauses:  # others may go on with them
@@ -373,12 +374,16 @@ class Worker:
         for lease, session in to_release:
             session.finish(Finish(lease.id, "released"))
 
-    def _finish(self, page: Page) -> Finish:
+    def _page_ended(self, page: Page) -> None:
+        self.pages += not page.given_back
+        if page.problem is not None and not page.given_back:
+            self._tell_of_death(page.problem, page.request)
         finish = page.finish()
-        if not self.settings.history:
-            return finish
-        identity = self.in_progress.identity_of_page(page)
-        return replace(finish, record=record_of(page, identity, finish))
+        if self.settings.history:
+            identity = self.in_progress.identity_of_page(page)
+            finish = replace(finish, record=record_of(page, identity, finish))
+        self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
+        page.session.finish(finish, page.output.links)
 
     def _count_work(self) -> None:
         """Add what this worker did to what all did, about once a second: to change counts takes

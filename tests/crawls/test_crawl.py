@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 import scrapy
-from scrapy import Request
 
 from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
 from tests.harness.busy import Busy
@@ -77,22 +75,6 @@ class TestFleet:
 
 
 class TestRuns:
-    def test_finished_crawl_begins_anew(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A finished crawl started again fetches everything again."""
-        with Site(linked_pages(30)) as site:
-            for n in (1, 2):
-                assert crawl("follow", site).wait().reason == "finished"
-                assert set(site.counts().values()) == {n}
-                assert nothing_left(redis_server)["created"] == 30
-        with redis_server.client() as client:
-            generations = {
-                key.decode().split(":seen:")[1].split(":")[0]
-                for key in client.scan_iter("*:seen:*")
-            }
-            run = client.hget("redisq:{follow:0}:meta", "run")
-        generations = {name for name in generations if not name.endswith(".starts")}
-        assert generations == {run.decode()}, "the first run's dupefilter was not deleted"
-
     def test_keep_seen(self, redis_server: RedisServer, crawl: Run) -> None:
         """With REDISQ_KEEP_SEEN a new run fetches start pages again, also one that pages link to
         before ``start()`` comes to it, and then what is new."""
@@ -206,11 +188,6 @@ class TestRuns:
             worker.terminate()
             assert worker.wait().reason == "shutdown"
 
-    def test_empty_crawl_ends(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A spider without start requests finishes at once."""
-        assert crawl("ordered").wait().reason == "finished"
-        nothing_left(redis_server, "ordered")
-
 
 class TestOrder:
     @pytest.mark.parametrize(("order", "scheduling"), [("fifo", "slot"), ("lifo", "priority")])
@@ -292,31 +269,6 @@ class TestPages:
         assert letters.keys() == {"too_large", "scheme"}
         assert "REDISQ_MAX_ENTRY_BYTES" in letters["too_large"]
         assert "REDISQ_SCHEMES" in letters["scheme"]
-
-    def test_corrupt_and_foreign_entries(self, redis_server: RedisServer, crawl: Run) -> None:
-        """Entries that are no requests become dead letters; the worker goes on."""
-        with Site(linked_pages(20)) as site:
-            with frontier_of(redis_server, "ordered") as frontier:
-                frontier.push([f"{site.url}/{n}" for n in range(20)])
-                with redis_server.client() as client:
-                    queue = next(client.scan_iter("*:queue:*"))
-                    foreign = [
-                        b"",
-                        b"\x00",
-                        b"\x00garbage",
-                        b"\x00\x80\x04\x95pickle",
-                        b"\x00\x02{}",
-                    ]
-                    # And one that could be read, but must not be.
-                    passwords = Serializer(None, max_bytes=999).dumps(Request("file:///etc/passwd"))
-                    client.rpush(queue, *foreign, b"\0" + passwords)
-            worker = crawl("ordered").wait()
-            assert len(site.counts()) == 20
-        assert worker.reason == "finished"
-        left = nothing_left(redis_server, "ordered")
-        assert (left["created"], left["dead"], left["foreign"]) == (26, 6, 5)
-        with frontier_of(redis_server, "ordered") as frontier:
-            assert sum("REDISQ_SCHEMES" in letter.detail for letter in frontier.dead()) == 1
 
     def test_callback_that_is_gone(self, redis_server: RedisServer, crawl: Run) -> None:
         """A callback that a deploy removed: a dead letter, which works after the fix."""

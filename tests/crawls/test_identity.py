@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -156,17 +155,6 @@ class TestIdentities:
         """What a page asks for before it wants to be fetched again, it asks for again then."""
         identities = {of_child(b"p", b"f", Request(URL), Repeats(), retries=n) for n in range(3)}
         assert len(identities) == 3
-
-
-def test_repeats() -> None:
-    """Counts as a dictionary does, in a fraction of its memory."""
-    drawn = random.Random(5)
-    repeats, expected = Repeats(), Counter[int]()
-    for _ in range(20_000):
-        value = drawn.randrange(15_000)
-        assert repeats.number(b"%d" % value) == expected[value]
-        expected[value] += 1
-    assert repeats._table.itemsize * len(repeats._table) <= 24 * len(expected)
 
 
 # The protocol

@@ -374,7 +374,7 @@ def test_tokens_end_shard_by_shard() -> None:
     now = time.monotonic()
     for session, slot, sent_at in zip(sessions, slots, (now - 61, now), strict=True):
         gate.received(session, Reply("ok", turns=[turn(slot, tokens=2)]), [], sent_at)
-    assert [gate._turns.soon(slot) for slot in slots] == [False, True]
+    assert [gate.turns.soon(slot) for slot in slots] == [False, True]
 
 
 def test_one_request_waits_for_its_start_at_the_gate() -> None:
@@ -392,7 +392,7 @@ def test_one_request_waits_for_its_start_at_the_gate() -> None:
     ]
     gate.received(nothing, Reply("ok", turns=grants), [], time.monotonic())
     assert [gate.downloading()(slot) for slot in ("soon", "later")] == [0, None]
-    gate.handed_out(Request("http://soon/"), "soon")
+    gate.turns.handed_out(Request("http://soon/"), "soon")
     assert gate.downloading()("soon") is None
 
 
@@ -471,7 +471,7 @@ def test_a_token_is_given_back_when_its_download_ends() -> None:
         def tokens() -> list[int]:
             told = turns.report({}, lambda slot, stock: stock, lambda slot: True)
             if began.flying:
-                began.end(time.monotonic(), time.monotonic())
+                began.end(time.monotonic())
             turns.received([], told, time.monotonic())
             return [item[3] for item in told]
 

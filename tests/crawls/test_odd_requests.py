@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from copy import copy
-from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
-import scrapy
-from scrapy.http import Request
 
 from lab.servers import RedisServer
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.worker.shared_values import SharedValues
 from tests.harness.crawl import Run
 
 PAGES = {f"/{kind}/{n}" for kind in ("page", "part", "leaf") for n in range(10)}
-
-
-def test_objects_that_requests_share() -> None:
-    """The second request of a page that holds the same list, set, dict, item or object is noticed;
-    what cannot be changed is not, nor what Scrapy itself hands on."""
-
-    class Counter:
-        pass
-
-    class Product(scrapy.Item):
-        pass
-
-    @dataclass(frozen=True)
-    class Frozen:
-        number: int
-
-    for value in ([], {}, set(), bytearray(), Counter(), Product()):
-        for first, second in itertools.product(("meta", "cb_kwargs"), repeat=2):
-            shared = SharedValues()
-            assert shared.find(Request("data:,", **{first: {"a": value}})) is None
-            assert shared.find(Request("data:,", **{first: {"a": copy(value)}})) is None
-            assert shared.find(Request("data:,", **{second: {"b": value}})) == f"{second}['b']"
-    shared = SharedValues()
-    for _ in range(2):
-        for value in (1, "a", (), None, Frozen(1), len, Counter, Decimal(1)):
-            assert shared.find(Request("data:,", meta={"a": value})) is None
-        assert shared.find(Request("data:,", meta={"redirect_urls": SHARED})) is None
-
-
-SHARED: list[str] = []
 
 
 class TestCrawls:
@@ -120,13 +83,11 @@ class TestCrawls:
             assert frontier.status()["dead"] == 0
 
     def test_tools(self, crawl: Run, tmp_path: Path) -> None:
-        """Scrapy's engine status counts what waits; JOBDIR, and an object that requests of a page
-        share, are warned of, each once."""
+        """Scrapy's engine status counts what waits; JOBDIR is warned of once."""
         with Site(lambda path: "x") as site:
             worker = crawl("tools", site, {"JOBDIR": tmp_path / "job"}).wait()
             assert worker.reason == "finished"
         assert worker.log.count("JOBDIR is of no use here") == 1
-        assert worker.log.count("holds an object in meta['rows']") == 1
         statuses = [item["status"] for item in worker.items()]
         assert all(isinstance(number, int) for status in statuses for number in status)
         assert max(status[0] for status in statuses) > 5

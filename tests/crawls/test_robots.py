@@ -7,13 +7,11 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from scrapy.http import Response
 from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
 
 from lab.servers import RedisServer, wait_until
@@ -24,13 +22,9 @@ from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.middlewares.robots import (
     CLOSED_FOR,
-    DAY,
-    ERROR_VALID,
-    HOUR,
     MAX_TEXT,
     asked_delay,
     heeded,
-    valid_for,
 )
 from tests.harness.busy import Busy
 from tests.harness.crawl import LATENESS, Crawl, Run, constants
@@ -65,47 +59,12 @@ def test_delays(parser: Any, lines: str, delay: float) -> None:
     assert asked_delay(parser(text.encode(), None), "anybody") == delay
 
 
-def test_delay_of_the_agent() -> None:
-    """It is that of the group which is for the crawler; a parser that knows no delays has none."""
-    parser = ProtegoRobotParser(
-        b"User-agent: *\nCrawl-delay: 9\n\nUser-agent: bookbot\nCrawl-delay: 2\n", None
-    )
-    assert asked_delay(parser, "bookbot/1.0 (+https://a.example)") == 2
-    assert asked_delay(parser, "other") == 9
-    assert asked_delay(object(), "anybody") == 0  # type: ignore[arg-type]
-
-
 def test_no_rule_is_cut_in_two() -> None:
     """Half of one may forbid more."""
     rule = b"Disallow: /" + b"x" * 40 + b"\n"
     kept = heeded(b"User-agent: *\n" + rule * (MAX_TEXT // len(rule) + 1))
     assert MAX_TEXT - len(rule) < len(kept) <= MAX_TEXT
     assert kept.endswith(rule.strip())
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "seconds"),
-    [
-        (200, {}, DAY),
-        (404, {}, DAY),
-        (200, {"Cache-Control": "public, max-age=7200"}, 7_200),
-        (200, {"Cache-Control": "max-age=7200", "Expires": "0"}, 7_200),
-        (200, {"Cache-Control": "no-store, max-age=0"}, HOUR),
-        (200, {"Cache-Control": "max-age=99999999999999999"}, DAY),
-        (
-            200,
-            {"Expires": formatdate(9_000, usegmt=True), "Date": formatdate(0, usegmt=True)},
-            9_000,
-        ),
-        (200, {"Expires": "0"}, DAY),
-        (503, {"Cache-Control": "max-age=7200"}, ERROR_VALID),
-        (429, {}, ERROR_VALID),
-    ],
-)
-def test_how_long_it_is_valid(status: int, headers: dict[str, str], seconds: float) -> None:
-    """As the server says, from an hour to a day (RFC 9309, 2.4); shorter if it is in trouble."""
-    response = Response("http://a.example/robots.txt", status=status, headers=headers)
-    assert valid_for(response) == seconds
 
 
 # Protocol
@@ -251,7 +210,7 @@ def pages(site: Site) -> dict[str, list[float]]:
     at = defaultdict(list)
     for hit in site.hits:
         if hit.path != "/robots.txt":
-            at[hit.host].append(hit.at)
+            at[hit.host].append(hit.started)
     return {host: sorted(times) for host, times in at.items()}
 
 

@@ -238,7 +238,7 @@ MUTANTS = [
         "tests/crawls/test_backoff.py",
         ("return None if is_full and judge.in_doubt(slot) else number", "return number"),
     ),
-    *_of("worker/politeness/gate.py", LIMITS, ("self._turns.suspend(slot, 0.0)", "pass")),
+    *_of("worker/politeness/gate.py", LIMITS, ("self.turns.suspend(slot, 0.0)", "pass")),
     *_of(
         "worker/politeness/gate.py",
         "tests/crawls/test_robots.py",
@@ -247,8 +247,12 @@ MUTANTS = [
     *_of(ROBOTS, "tests/crawls/test_robots.py", "keep('lock', LOCK)"),
     *_of(
         "worker/politeness/turns.py",
-        LIMITS,
+        "tests/unit/test_allowance.py",
         ("return start - now if start < self.ends else NOT_NOW", "return start - now"),
+    ),
+    *_of(
+        "worker/politeness/turns.py",
+        LIMITS,
         ("is_over and (free or not self._has_more(slot))", "is_over"),
     ),
     *_of("middlewares/retry.py", "tests/crawls/test_retry.py", "retry.meta[DELAY_KEY] = pause"),
@@ -267,10 +271,7 @@ MUTANTS = [
     *_of(
         "worker/in_progress.py",
         f"{BATCH} tests/sinks/test_redis.py",
-        (
-            "ended = [request for request, page in self._unwritten.items() if not page.waits_for]",
-            "ended = list(self._unwritten)",
-        ),
+        ("if page.is_left and not page.waits_for:", "if page.is_left:"),
     ),
     *_of(
         "worker/in_progress.py",

@@ -26,10 +26,10 @@ from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
+from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.outbox import Outbox
-from scrapy_redisq.worker.page import Output
+from scrapy_redisq.worker.page import KeptPage, Output, Page, Problem
 from scrapy_redisq.worker.worker import Worker as CrawlWorker
 from tests.harness.worker import EXACT, NAME, Worker
 
@@ -66,7 +66,7 @@ class Process:
         self.run.seen, self.run.joined = self.member.seen, self.member.joined
         self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
         filter_class: Any = RFPDupeFilter if foreign else ExactDupeFilter
-        self.kept = KeptRequests(self.engine, self.run, self.in_progress, crawler.stats)
+        self.kept = KeptRequests(self.engine, self.run, crawler.stats)
         self.outbox = Outbox(
             crawler,
             RedisqSettings.read(crawler.settings),
@@ -129,11 +129,15 @@ class Process:
     def end(self, *requests: Request) -> None:
         """Scrapy is done with them."""
         self.engine.in_progress -= set(requests)
-        self.kept.collect_ended()
-        for page in self.in_progress.end(self.engine.in_progress, closing=False):
-            finish = page.finish()
-            self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
-            page.session.finish(finish, page.output.links)
+        for _ in range(2):  # the page that holds another one ends after it
+            self.kept.drop()
+            for page in self.in_progress.end(self.engine.in_progress, closing=False):
+                if isinstance(page, KeptPage):
+                    self.kept.ended(page)
+                    continue
+                finish = page.finish()
+                self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
+                page.session.finish(finish, page.output.links)
 
     def rejoin(self) -> None:
         """Go on as a new worker: all leases are void."""
@@ -344,7 +348,7 @@ def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) ->
                 first.outbox.take(Request("http://a/child", dont_filter=True))
             first.exchange()
             first.in_progress.mark_failed(local, Problem("spider_error", "once"))
-            first.in_progress.give_back_later(local, 0.01)
+            first.in_progress.give_back_later(local, (0.01,) * 5)
             first.end(local)
             while first.start() is None:
                 await asyncio.sleep(0.01)

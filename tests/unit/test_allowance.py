@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from scrapy_redisq.frontier.operations import TurnGrant
-from scrapy_redisq.worker.politeness.turns import Allowance, Turns
+from scrapy_redisq.worker.politeness.turns import NOT_NOW, Allowance, Turns
 
 
 def test_a_rate_is_not_saved_up() -> None:
@@ -16,6 +18,14 @@ def test_a_rate_is_not_saved_up() -> None:
         assert state.wait(now) == 0
         state.begin(now)
         assert state.wait(now) == 1.0
+
+
+def test_nothing_begins_after_a_turn() -> None:
+    """Another worker has it by then."""
+    state = Allowance("slot", delay=0.3, ends=101.0, last=100.5)
+    assert state.wait(100.6) == pytest.approx(0.2)
+    state.begin(100.8)
+    assert state.wait(100.8) == NOT_NOW
 
 
 def test_a_new_turn_says_once_when_it_may_begin() -> None:

@@ -17,7 +17,6 @@ from scrapy_redisq.frontier.pace import (
     Pace,
 )
 from scrapy_redisq.frontier.seen import SeenCache
-from scrapy_redisq.frontier.slot_names import MAX_SLOT_LENGTH, slot_name
 from scrapy_redisq.worker.inbox import WINDOW, Inbox
 
 
@@ -229,14 +228,3 @@ class TestPace:
             pause = pace.pause(low=True, waiting=False, many=False, busy=False, proof_at=proof_at)
             assert least < pause <= most
         assert pace.pause(low=False, waiting=False, many=False, busy=True, proof_at=now) > 0.5
-
-
-class TestSlotNames:
-    def test_bounded_and_distinct(self) -> None:
-        """Names stay as they are while they can; long ones stay bounded and distinct."""
-        assert slot_name("books.example:8080") == "books.example:8080"
-        assert slot_name("bücher") == "bücher"
-        long = [slot_name("x" * 500 + suffix) for suffix in ("a", "b")]
-        assert len(set(long)) == 2
-        assert all(len(name) <= MAX_SLOT_LENGTH + 41 for name in long)
-        slot_name("\ud800").encode()

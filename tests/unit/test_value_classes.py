@@ -136,7 +136,7 @@ def spider() -> BookSpider:
 @pytest.fixture
 def serializer(spider: BookSpider) -> Serializer:
     """Knows what is found in this module, and two classes that are listed."""
-    classes = ValueClasses([Method, f"{__name__}._Slots", Cyclic], find(spider, {}))
+    classes = ValueClasses([Method, f"{__name__}._Slots", Cyclic], find(spider))
     return Serializer(spider, max_bytes=1 << 16, value_classes=classes)
 
 
@@ -243,7 +243,7 @@ class TestValues:
     def test_classes_that_are_only_found(self, spider: BookSpider, where: str) -> None:
         """A method that calls what it is given would run their constructors. Neither stored, with
         the setting that helps, nor loaded; their objects are."""
-        classes = ValueClasses([], find(spider, {}))
+        classes = ValueClasses([], find(spider))
         serializer = Serializer(spider, max_bytes=1 << 16, value_classes=classes)
         request = Request(URL, **{where: {"a": [Author, Author(name="A", born=1990)]}})  # type: ignore[arg-type]
         with pytest.raises(Unserializable, match=rf"{where}\['a'\]\[0\]: class .*Author") as caught:
@@ -299,7 +299,7 @@ class TestWhatRedisSays:
         """``copy`` and ``pickle`` look special methods up on the object itself, and JsonRequest
         copies its arguments."""
         serializer = Serializer(
-            spider, max_bytes=1 << 16, value_classes=ValueClasses([Author], find(spider, {}))
+            spider, max_bytes=1 << 16, value_classes=ValueClasses([Author], find(spider))
         )
         known, made = f"{__name__}.Author", Author.made
         author = msgspec.msgpack.Ext(14, msgspec.msgpack.encode([known, None]))
@@ -364,25 +364,20 @@ class TestCallbacks:
             serializer.loads(bytes([FORMAT]) + entry)
 
 
-def test_items_module_of_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_classes_beside_those_that_the_spider_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Classes in the package ``items`` beside the spiders are found, in its modules too; one that
-    cannot be imported is named."""
-    items = tmp_path / "shop_of_items" / "items"
-    spiders = tmp_path / "shop_of_items" / "spiders"
-    for folder in (items, spiders):
-        folder.mkdir(parents=True)
-        (folder / "__init__.py").write_text("")
-    (items / "a_book.py").write_text("import scrapy\nclass Found(scrapy.Item): pass\n")
-    (items / "z_broken.py").write_text("import no_such_module\n")
-    (spiders / "one.py").write_text("import scrapy\nclass One(scrapy.Spider):\n    name = 'one'\n")
+    """An item may hold an object of a class of its own module."""
+    (tmp_path / "shop_items.py").write_text(
+        "import scrapy, dataclasses\nclass Found(scrapy.Item): pass\n"
+        "@dataclasses.dataclass\nclass Held: pass\n"
+    )
+    (tmp_path / "shop_spider.py").write_text(
+        "import scrapy\nfrom shop_items import Found\nclass One(scrapy.Spider): name = 'one'\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
-    one = __import__("shop_of_items.spiders.one", fromlist=["One"]).One()
-    found = find(one, {"SPIDER_MODULES": ["shop_of_items.spiders"]})
-    assert [cls.__name__ for cls in found] == ["Found"]
-    assert "no_such_module" in caplog.text
-    assert "REDISQ_VALUE_CLASSES" in caplog.text
+    found = find(__import__("shop_spider").One())
+    assert [cls.__name__ for cls in found] == ["Found", "Held"]
 
 
 def test_marks_tell_objects_apart() -> None:

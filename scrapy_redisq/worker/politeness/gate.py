@@ -94,7 +94,7 @@ class DownloadGate:
         self._download_timeout = download_timeout
         self._valid_until: dict[ShardSession, float] = {}
         """After it other workers may take this one for dead on the shard."""
-        self._turns = Turns(
+        self.turns = Turns(
             lambda slot: self._valid_until.get(self._session_of(slot), math.inf),
             # Scrapy begins these when others of the slot have ended, be it minutes later.
             in_progress.to_begin,
@@ -115,13 +115,13 @@ class DownloadGate:
             check(0.0)
             await asyncio.sleep(AT_THE_GATE)
         if self._judge is not None and not (self._knows(slot) or self._engine.closing):
-            self._turns.suspend(slot, 0.0)
+            self.turns.suspend(slot, 0.0)
             self._wake()
-        state = await self._turns.may_begin(request, slot, check) if self._turns else None
+        state = await self.turns.may_begin(request, slot, check) if self.turns else None
         if state is not None and self._inbox:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
-        if (page := self._in_progress.get(request)) is not None:
+        if (page := self._in_progress.asking(request)) is not None:
             page.download.began = began
         return partial(self._ended, request, slot, state, began)
 
@@ -129,7 +129,7 @@ class DownloadGate:
         self, request: Request, slot: str, state: Allowance | None, began: float, result: Any
     ) -> None:
         if state is not None:
-            state.end(began, time.monotonic())
+            state.end(began)
         told = self._judge and self._judge.judge(slot, request, result, began)
         if told and request.meta.get(WAITS_NOT_KEY):
             if 300 <= told.status < 400:
@@ -144,8 +144,8 @@ class DownloadGate:
         """Whether it is known what limits a slot has. Leases that came without a turn have none. Of
         what is downloaded on the side, or stays in this process, the frontier has said nothing."""
         return (
-            self._turns.knows(slot)
-            or self._turns.is_free(slot)
+            self.turns.knows(slot)
+            or self.turns.is_free(slot)
             or self._inbox.highest(slot) is not None
             or self._in_progress.to_begin(slot)
         )
@@ -153,7 +153,7 @@ class DownloadGate:
     def check(self, request: Request, slot: str) -> None:
         """Raises `SlotParked`, `LeftAlone` or `Interrupted` if ``request`` should not go on waiting
         in Scrapy for something else than its slot."""
-        self._check(request, slot, self._turns.of(slot).parked - time.monotonic())
+        self._check(request, slot, self.turns.of(slot).parked - time.monotonic())
 
     def _check(self, request: Request, slot: str, parked: float) -> None:
         closing = self._engine.closing
@@ -168,7 +168,7 @@ class DownloadGate:
         if request.meta.get(WAITS_NOT_KEY):
             raise SlotParked(f"{slot} is left alone", slot)
         longest = request.meta.get("download_timeout") or self._download_timeout
-        if parked > longest and request not in self._in_progress:
+        if parked > longest:
             raise LeftAlone(
                 f"its slot is left alone for {parked:.0f} s, the download may take {longest:g} s "
                 f"(DOWNLOAD_TIMEOUT)"
@@ -181,8 +181,8 @@ class DownloadGate:
         session = self._session_of(result.slot)
         if result.failed:
             session.outgoing.download_results.append(result)
-            self._turns.suspend(result.slot, result.retry_after or 0.0)
-            if self._turns.urgent:
+            self.turns.suspend(result.slot, result.retry_after or 0.0)
+            if self.turns.urgent:
                 self._wake()
         elif self._judge.throttles or (result.failed is False and state and state.in_trouble):
             session.outgoing.download_results.append(result)
@@ -199,7 +199,7 @@ class DownloadGate:
         if not judge.retries or request.meta.get("dont_retry"):
             return False  # the spider wants to see it
         if not isinstance(result, Response):
-            page = self._in_progress.get(request)
+            page = self._in_progress.asking(request)
             if page is None or not judge.has_answered(page.lease.slot):
                 return False  # there may be no such host
             if judge.is_well(page.lease.slot, page.download.began, again=page.tries > 0):
@@ -232,28 +232,20 @@ class DownloadGate:
 
     # What the scheduler asks before it hands a request to Scrapy
 
-    def allowed_at_once(self, slot: str) -> int:
-        """See ``Downloads.lift_limits``."""
-        return self._turns.of(slot_name(slot)).tokens or 0
-
-    def handed_out(self, request: Request, slot: str) -> None:
-        """``request`` was handed to Scrapy."""
-        self._turns.handed_out(request, slot)
-
     def limited(self, slot: str) -> None:
         """The slot has another limit: nothing of it begins before the frontier was asked."""
-        self._turns.suspend(slot, 0.0, told=True)
+        self.turns.suspend(slot, 0.0, told=True)
         self._wake()
 
     def is_paused(self, slot: str) -> bool:
         """Whether a person has paused ``slot`` or the crawl, as far as this worker knows."""
-        return self.crawl_paused or self._turns.of(slot).paused
+        return self.crawl_paused or self.turns.of(slot).paused
 
     def remove_stuck(self, *, full: bool) -> list[tuple[Lease, ShardSession]]:
         """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
         if not (self._inbox or self._inbox.stuck):
             return []
-        downloading, turns = self._trusted(), self._turns
+        downloading, turns = self._trusted(), self.turns
 
         def can_start(slot: str) -> bool:
             # Of what the worker has handed back the frontier gives nothing without a turn.
@@ -263,15 +255,10 @@ class DownloadGate:
 
         return self._inbox.remove_stuck(can_start, full=full)
 
-    def fetched(self, request: Request) -> None:
-        """Scrapy's downloader is done with ``request``, which it perhaps never downloaded: a cache
-        may have answered."""
-        self._turns.is_done(request)
-
     def arrived(self, request: Request) -> None:
         """A response has passed the downloader middlewares. Where these answer themselves, as a
         cache does, no download has shown that the slot answers."""
-        page = self._in_progress.get(request)
+        page = self._in_progress.asking(request)
         if self._judge is not None and page is not None and not page.download.began:
             self._judge.answers(page.lease.slot)
 
@@ -279,9 +266,9 @@ class DownloadGate:
         """A function of a slot: how many requests of it are being downloaded, or None if no more
         should be handed to Scrapy now."""
         downloading = self._trusted()
-        if not self._turns:
+        if not self.turns:
             return downloading
-        return lambda slot: None if self._turns.wait(slot) > AHEAD else downloading(slot)
+        return lambda slot: None if self.turns.wait(slot) > AHEAD else downloading(slot)
 
     def _trusted(self) -> Callable[[str], int | None]:
         """The same, but for the limits of slots.
@@ -313,33 +300,28 @@ class DownloadGate:
         if self._next_start is not None:
             self._next_start.cancel()
             self._next_start = None
-        if not self._turns:
+        if not self.turns:
             return
-        wait = min((self._turns.wait(slot) for slot in self._inbox.waiting()), default=NOT_NOW)
+        wait = min((self.turns.wait(slot) for slot in self._inbox.waiting()), default=NOT_NOW)
         if AHEAD < wait < NOT_NOW:
             loop = asyncio.get_running_loop()
             self._next_start = loop.call_later(wait - AHEAD, self._engine.wake)
 
     # Exchanges
 
-    @property
-    def urgent(self) -> bool:
-        """An exchange is needed at once."""
-        return self._turns.urgent
-
     def _session_of(self, slot: str) -> ShardSession:
         return self._sessions[shard_of(slot, len(self._sessions))]
 
     def needed_within(self) -> float | None:
         """Seconds within which an exchange is needed, None if no limit needs one."""
-        return self._turns.needed_within(self._inbox.waiting()) if self._turns else None
+        return self.turns.needed_within(self._inbox.waiting()) if self.turns else None
 
     def report(self, session: ShardSession) -> list[TurnReport]:
         """What was done with the turns of slots of this shard."""
-        if not self._turns:
+        if not self.turns:
             return []
         worth = self._inbox.limit if not self._engine.closing else lambda slot, stock: 0
-        return self._turns.report(
+        return self.turns.report(
             self._inbox.waiting(),
             worth,
             lambda slot: self._session_of(slot) is session,
@@ -352,7 +334,7 @@ class DownloadGate:
         self._valid_until[session] = sent_at + self._lease_ttl
         if not (told or reply.turns):
             return []
-        refused = self._turns.received(reply.turns, told, sent_at)
+        refused = self.turns.received(reply.turns, told, sent_at)
         if self._inbox:
             self._engine.wake()
         return [lease for slot in refused for lease in self._inbox.remove(slot)]
@@ -360,13 +342,13 @@ class DownloadGate:
     def announced(self, slot: str, parked: float) -> None:
         """It is published that ``slot`` is parked for some seconds, or with 0 that something else
         about it has changed."""
-        self._turns.changed(slot)
-        ruled = parked <= 0 and self._turns.knows(slot)  # perhaps it was parked for an hour
+        self.turns.changed(slot)
+        ruled = parked <= 0 and self.turns.knows(slot)  # perhaps it was parked for an hour
         is_held = slot in self._in_progress.slots() or self._inbox.highest(slot) is not None
         if ruled or is_held:
-            self._turns.suspend(slot, parked, told=True)
+            self.turns.suspend(slot, parked, told=True)
             self._wake()
 
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
         """All leases and turns of these shards are void."""
-        self._turns.forgotten(lambda slot: self._session_of(slot) in sessions)
+        self.turns.forgotten(lambda slot: self._session_of(slot) in sessions)

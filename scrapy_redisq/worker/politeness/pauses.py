@@ -38,27 +38,21 @@ def retry_pause(
 
 def retry_after(response: Response) -> float | None:
     """Seconds from the header Retry-After (RFC 9110, 10.2.3), a number or a date, at most
-    `RETRY_AFTER_MAX`; None where the header says nothing that makes sense."""
-    text = header(response, "Retry-After")
+    `RETRY_AFTER_MAX`; None where the header says nothing that makes sense.
+
+    A date counts by the server's own clock, as this one need not agree with it.
+    """
+    text = _header(response, "Retry-After")
+    asked = 0.0
     if re.fullmatch(r"[0-9]+", text):
         asked = float(text[:_DATE_LENGTH])
-    else:
-        asked = seconds_until(text, response)
+    elif until := _http_date(text):
+        now = _http_date(_header(response, "Date")) or datetime.now(timezone.utc)
+        asked = (until - now).total_seconds()
     return min(asked, RETRY_AFTER_MAX) if asked > 0 else None
 
 
-def seconds_until(text: str, response: Response) -> float:
-    """Seconds until a date of a header by the server's own clock, as this one need not agree with
-    it; 0 if it is none."""
-    until = _http_date(text)
-    if until is None:
-        return 0.0
-    now = _http_date(header(response, "Date")) or datetime.now(timezone.utc)
-    return (until - now).total_seconds()
-
-
-def header(response: Response, name: str) -> str:
-    """The header's value, "" without it."""
+def _header(response: Response, name: str) -> str:
     return (response.headers.get(name) or b"").decode("latin-1").strip()
 
 

@@ -21,9 +21,6 @@ from scrapy_redisq.worker.inbox import PATIENCE
 NOT_NOW = 3_600.0
 """Seconds until something may start that needs a turn or a token first."""
 
-SLACK = 0.03
-"""Share of a delay by which it may be lengthened for what a request needs to get to the host."""
-
 MANY = 10_000
 """More requests than a worker ever holds; of more slots nothing is remembered."""
 
@@ -114,22 +111,23 @@ class Allowance:
     def begin(self, now: float) -> None:
         """A download begins."""
         self.flying += 1
+        self.unwritten += 1
         self.handed_back = False
         self.last = now
         self.tat = max(self.tat, now) + self.interval
 
-    def shift(self, late: float) -> None:
-        """The last request got to its host ``late`` seconds after it began here, so the next one
-        must begin later, too."""
-        if self.last is not None:
-            self.last += late
-        self.tat += late
+    def written(self, began: float, now: float) -> None:
+        """The request that ``began`` is on its way only now. If it was the last one, the next one
+        begins so much later."""
+        self.unwritten -= 1
+        if self.last == began:
+            self.last = now
+            self.tat += now - began
 
-    def end(self, began: float, now: float) -> None:
-        """A download has ended; its request got to the host some time since it ``began``."""
+    def end(self, began: float) -> None:
+        """A download has ended, which ``began`` then."""
         self.flying -= 1
         self.uncounted -= self.uncounted > 0 and began < self.counted_since
-        self.shift(min(now - began, SLACK * max(self.delay, self.interval)))
 
     def limit(self, tokens: int | None, now: float) -> None:
         """So many downloads are allowed at a time, None: any number."""
@@ -317,16 +315,9 @@ class Turns:
             state.at_the_gate -= 1
         began = time.monotonic()
         state.begin(began)
-        state.unwritten += 1
-
-        def written() -> None:
-            state.unwritten -= 1
-            if state.last == began:
-                state.shift(time.monotonic() - began)
-
         # The request is written in the next round of the loop, which may have much to do before.
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, written)
+        loop.call_soon(loop.call_soon, lambda: state.written(began, time.monotonic()))
         return state
 
     def _wait_at_the_gate(self, state: Allowance) -> float:
