@@ -34,10 +34,9 @@ CHANGE_BYTES = 4_000_000
 class DeadLetter:
     """A request that failed for good.
 
-    ``claimed_at`` is when it was handed out for the last time, to ``worker``, and ``at`` when it
-    was given up, in seconds since 1970, by the server's clock. ``error`` is the type of the
-    exception or "", ``status`` that of the response or 0. ``digest`` tells it from whatever else
-    may be stored under its id later. Of what scrapy-redisq has not written ``entry`` is all.
+    ``claimed_at`` is when it was handed out last, to ``worker``, ``at`` when it was given up
+    (seconds since 1970). ``error`` is the type of the exception or "", ``status`` that of the
+    response or 0. ``digest`` tells it from whatever is stored under its id later.
     """
 
     id: str
@@ -173,12 +172,9 @@ class LetterMethods(StoredFrontier):
     def dead(
         self, limit: int | None = None, *, reason: str | None = None, slot: str | None = None
     ) -> Iterator[DeadLetter]:
-        """Dead letters, newest first within each shard; at most ``limit``.
-
-        Only those with ``reason`` and of ``slot``, if given. Read as they are asked for, a few
-        hundred at a time. Of those that are there all the while each comes once, whatever is
-        requeued, purged or added meanwhile.
-        """
+        """Dead letters, newest first within each shard, at most ``limit``: those with ``reason``
+        and of ``slot``, if given. Read as they are asked for. Of those that are there all the while
+        each comes once, whatever is requeued, purged or added meanwhile."""
         found = (
             letter
             for shard in self._shards()
@@ -218,12 +214,10 @@ class LetterMethods(StoredFrontier):
         reason: str | None = None,
         slot: str | None = None,
     ) -> int:
-        """Put dead letters back to the front of their queues, past the dupefilter.
-
-        Deliveries and retries are counted from zero. Without ``ids`` all of them, or those with
-        ``reason`` and of ``slot``; those without a request stay. -> how many. Raises
-        `FrontierLost` if a new run is just beginning.
-        """
+        """Put dead letters back to the front of their queues, past the dupefilter, with deliveries
+        and retries counted from zero; -> how many. Without ``ids`` all of them, or those with
+        ``reason`` and of ``slot``; those without a request stay. Raises `FrontierLost` if a new run
+        is just beginning."""
         return self.requeue_same(self._chosen(ids, reason, slot))
 
     def requeue_same(self, letters: Iterable[DeadLetter]) -> int:

@@ -109,12 +109,10 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
     ) -> Frontier:
         """Open the frontier ``name`` on the server at ``url``.
 
-        ``config``, else what ``settings`` say, is only used when a push begins a run; with neither
-        that is configured as the one before it, and keeps what was seen if that had workers with
-        REDISQ_KEEP_SEEN. ``settings`` also say what may be pushed (REDISQ_REQUEST_CLASSES,
-        REDISQ_VALUE_CLASSES, REDISQ_META_KEYS). ``fingerprint`` is the method of the crawl's
-        REQUEST_FINGERPRINTER_CLASS, if it has one. ``project_dir`` is where ``embedded://`` without
-        a path has its ``.scrapy/redisq``.
+        A push that begins a run takes ``config``, else what ``settings`` say, else the
+        configuration of the run before. ``settings`` also say what may be pushed. ``fingerprint``
+        is the method of the crawl's REQUEST_FINGERPRINTER_CLASS, if it has one. ``project_dir`` is
+        where ``embedded://`` without a path has its ``.scrapy/redisq``.
         """
         keep_config = config is None and settings is None
         settings = settings or RedisqSettings.read({})
@@ -159,14 +157,11 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
         """Add requests: URLs, mappings of fields (url, method, headers, body, cookies, meta,
         cb_kwargs, callback, priority, dont_filter), or ``scrapy.Request`` objects.
 
-        On a complete run this begins a new one, unless that has a name (REDISQ_RUN): then it goes
-        on. What is wrong with single requests is reported in the result's ``errors`` and does not
-        stop the others. Waits while the frontier is full, so not to be called where that would keep
-        a worker from making room. Raises TypeError for one that is not in a list.
-
-        On a cluster all servers have to answer, else `ShardAway` is raised. Whatever is raised,
-        what was pushed before that stays: ``result``, an empty one, is filled meanwhile, and tells
-        how far this came. To push all of them again doubles none that the dupefilter knows.
+        On a complete run this begins a new one, unless that has a name (REDISQ_RUN). What is wrong
+        with single requests is in the result's ``errors``. Waits while the frontier is full, so not
+        to be called where that would keep a worker from making room. Raises TypeError for one that
+        is not in a list, `ShardAway` unless all servers of a cluster answer. What was pushed before
+        stays: ``result``, an empty one, is filled meanwhile.
         """
         if isinstance(requests_or_urls, (str, bytes, Mapping, Request)):
             raise TypeError(f"takes a list of requests, not {requests_or_urls!r:.100}")
@@ -185,12 +180,9 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
         return result
 
     def fetch_again(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
-        """Have ``url`` fetched, seen or not; -> what `url` said, and ``how``.
-
-        "waits": it will be fetched anyway, nothing was done; "requeued": it was a dead letter, and
-        is tried again as it was; "pushed": as a new request of ``parse()``, past the dupefilter.
-        Raises as `url` and `push` do.
-        """
+        """Have ``url`` fetched, seen or not; -> what `url` said, and ``how``: "waits" (nothing was
+        done), "requeued" (a dead letter, as it was), or "pushed" (as a new request of ``parse()``,
+        past the dupefilter). Raises as `url` and `push` do."""
         told = self.url(url, slot=slot)
         if told["state"] in WAITS:
             return {**told, "how": "waits"}
@@ -343,11 +335,8 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
     # Resetting
 
     def reset(self, *, force: bool = False) -> None:
-        """Delete the whole frontier. Raises `FrontierInUse` while workers live, unless forced.
-
-        What a cluster has left of a run that shard 0 has lost (`ShardLost`) is deleted as it is:
-        no worker can go on with that.
-        """
+        """Delete the whole frontier, and what a cluster has left of a run that shard 0 has lost
+        (`ShardLost`). Raises `FrontierInUse` while workers live, unless forced."""
         try:
             meta = self._meta(self._status(0))
         except FrontierCorrupt:
@@ -362,9 +351,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
     def mend(self) -> list[str]:
         """Say that keys which were damaged are in order again, so that workers may join; -> those.
 
-        A key that is still of another type stops the workers anew. What it held is lost: when the
-        crawl is over, its workers close with ``frontier_corrupt``, and say how many requests are
-        missing.
+        A key that is still of another type stops the workers anew. What it held is lost.
         """
         mended = [self._run(admin.mend(self.name, shard)) for shard in self._any_shards()]
         return [key for key in mended if key]

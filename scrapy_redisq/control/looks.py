@@ -34,11 +34,7 @@ class LookMethods(PastMethods):
     _server: Server
 
     def status(self) -> dict[str, Any]:
-        """Where the crawl stands, as plain values (the fields of ``status --json``).
-
-        ``state`` is "absent", "running" (workers are alive), "stopped" (unfinished, nobody
-        works on it) or "complete". ``since`` is a UTC time, ``seen_ago`` in seconds.
-        """
+        """Where the crawl stands, with the fields of ``status --json`` (docs/watching.md)."""
         first = self._status(0)
         meta = self._meta(first)
         if not meta:
@@ -70,12 +66,8 @@ class LookMethods(PastMethods):
         return self.series(10, most=RECENT)["samples"]  # type: ignore[no-any-return]
 
     def workers(self) -> list[dict[str, Any]]:
-        """The workers that are registered, as plain values: those of ``workers`` in `status`.
-
-        What a worker tells of itself is at most 5 s and one exchange old; before its first report
-        it is None. ``cpu_seconds`` and ``rss_bytes`` are those of its process, which several crawls
-        may share. At most 1,000 are shown.
-        """
+        """The workers that are registered, at most 1,000: ``workers`` of `status`. What a worker
+        tells of itself is at most 5 s and one exchange old; before its first report it is None."""
         shards = list(map(self._status, self._shards()))
         with self._making_sense():
             return workers_of(shards)
@@ -83,10 +75,9 @@ class LookMethods(PastMethods):
     def tell(self, what: str, workers: Iterable[str] | None = None) -> int:
         """Tell workers, by their ids, or all that are there, what to do; -> how many were told.
 
-        "quiet": claim nothing, and finish what they hold; "work": claim again; "stop": leave, as
-        at SIGTERM. They heed it within a second, or where they cannot be woken (no right to
-        publish or subscribe) with their next exchange. Who joins later is not told, and who was
-        told to stop nothing else. Raises ValueError for anything else.
+        "quiet": claim nothing, and finish what they hold; "work": claim again; "stop": leave, as at
+        SIGTERM. They heed it within a second, or without the right to subscribe with their next
+        exchange. Raises ValueError for anything else.
         """
         if what not in ORDERS:
             raise ValueError(f"{what!r} is none of {', '.join(ORDERS)}")
@@ -112,11 +103,10 @@ class LookMethods(PastMethods):
         self.note(what, "the crawl")
 
     def why(self, status: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Why nothing, or little, happens: ``reason`` (a code), ``text`` (a sentence with figures),
-        ``also`` (more of them), and figures; see `scrapy_redisq.control.why.explain`.
+        """Why nothing, or little, happens; see `scrapy_redisq.control.why.explain`.
 
-        ``status`` as `status` has just given it, if that is known. At most 100 slots of a shard
-        are looked at. That Redis is away is a reason, too, and not raised.
+        ``status`` as `status` has just given it, if that is known. At most 100 slots of a shard are
+        looked at. That Redis is away is a reason, too, and not raised.
         """
         away: dict[int, str] = {}
         waits: list[admin.Waits] = []
@@ -140,10 +130,8 @@ class LookMethods(PastMethods):
         return explain(status, waits, servers, away, growth_limit_of(meta))
 
     def memory(self) -> dict[str, Any]:
-        """What takes how much of Redis' memory, with the fields of docs/watching.md. Bytes by part
-        are estimates, of samples (``MEMORY USAGE``). What the user may not ask is None, and
-        ``problem`` says so. Raises `FrontierError` if there is no frontier.
-        """
+        """What takes how much of Redis' memory, with the fields of docs/watching.md. Raises
+        `FrontierError` if there is no frontier."""
         status = self.status()
         if status["state"] == "absent":
             raise self._absent()

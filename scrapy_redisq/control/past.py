@@ -38,14 +38,12 @@ class PastMethods(StoredFrontier):
     """The part of `Frontier` that is about the past."""
 
     def series(self, resolution: int = 10, *, most: int | None = None) -> dict[str, Any]:
-        """Samples of the counts, oldest first, about one in ``resolution`` seconds (10 for the last
-        hour, 120 for the last day, 1,800 for the last month), at most the newest ``most``.
+        """Samples of the counts, oldest first, at most the newest ``most``: one in ``resolution``
+        seconds (10 for the last hour, 120 for the last day, 1,800 for the last month).
 
-        ``{"resolution": 10, "samples": [{"at": …, "run": …, "created": …}]}``. ``at`` is in seconds
-        since 1970, by the server's clock. Counts are those of the run until then; ``queued``,
-        ``delayed``, ``leased`` and ``workers`` are those of that moment, ``memory`` is what all
-        servers use, in bytes, or None. Without a worker there are no samples. Raises ValueError for
-        another resolution.
+        ``{"resolution": 10, "samples": [{"at": …, "run": …, "created": …}]}``; ``at`` is in seconds
+        since 1970, ``memory`` what all servers use, in bytes, or None. Without a worker there are
+        no samples. Raises ValueError for another resolution.
         """
         if resolution not in RESOLUTIONS:
             raise ValueError(f"resolution is one of {', '.join(map(str, RESOLUTIONS))}")
@@ -61,12 +59,9 @@ class PastMethods(StoredFrontier):
 
     def marks(self) -> list[dict[str, Any]]:
         """What happened to the fleet, oldest first, at most 100: ``at`` (seconds since 1970),
-        ``kind``, ``worker`` and ``what``.
-
-        Kinds are "began" and "completed" (a run; what: its name or id), "release" and
-        "configuration" (a worker joined that runs something else than the one that joined before;
-        what: its release, or a digest of its settings).
-        """
+        ``worker``, ``kind``, and ``what``: "began" and "completed" (the run's name or id),
+        "release" and "configuration" (a worker joined that runs something else than the one before;
+        its digest)."""
         marks = self._run(admin.marks(self.name))
         return [{**mark._asdict(), "at": mark.at / 1e6} for mark in marks]
 

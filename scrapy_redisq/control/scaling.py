@@ -56,11 +56,9 @@ def wanted_workers(
     """The number of workers that would have work now.
 
     ``status`` as `Frontier.status` gives it, ``waits`` of its shards. 0 (whatever ``least`` is)
-    only if nothing is left to do: the run is complete, or (REDISQ_KEEP_ALIVE) created = finished,
-    and no start() goes on. A run that only waits keeps one, unless ``rest_after`` says otherwise
-    and no worker holds anything. Where there is no run of the name ``run`` yet, one worker is
-    wanted, which begins it. While workers of a run with another name are alive none is, for it
-    would be refused.
+    only if nothing is left to do, ``rest_after`` says so, or workers of a run with another name are
+    alive, which would refuse them. Where there is no run of the name ``run`` yet, one worker is
+    wanted, which begins it.
     """
     terms = terms or Terms()
     least, run = terms.least, terms.run

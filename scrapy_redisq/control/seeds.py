@@ -69,10 +69,8 @@ class SeedReader:
         return (self._fingerprint or scrapy_fingerprint)(request)
 
     def check_fingerprinter(self, fingerprinter: str) -> None:
-        """Raise `SettingError` if the crawl's fingerprinter is not the one used here.
-
-        It is not imported because its name comes from Redis.
-        """
+        """Raise `SettingError` if the crawl's fingerprinter, whose name comes from Redis and is not
+        imported, is not the one used here."""
         if self._fingerprint is None and fingerprinter != DEFAULT_FINGERPRINTER:
             raise SettingError(
                 "REQUEST_FINGERPRINTER_CLASS",

@@ -25,12 +25,10 @@ LIMIT_PARTS = ("delay", "rate", "burst", "concurrency")
 class SlotStatus:
     """One slot. Times are seconds, points in time UTC in ISO format.
 
-    ``next_start`` is None while the slot is paused. ``delay`` is the longest of those of the
-    ``limit``, of robots.txt and of AutoThrottle, and ``delay_from`` says of which; ``limit_from``
-    is "settings", "person" or None. ``failures`` are counted in a row: while there are some, one
-    request is tried at a time, and none while the slot is ``parked``. ``status`` is that of the
-    last answer, None if it is not known. ``due_for``: for how long it might have been claimed from,
-    and was not; None if it waits for something, or has no requests.
+    ``next_start`` is None while the slot is paused. ``delay`` is the longest of the ``limit``'s,
+    robots.txt's and AutoThrottle's, by ``delay_from``. ``limit_from``: "settings", "person" or
+    None. ``failures`` are counted in a row. ``due_for``: for how long nobody has claimed from it
+    although one might; None if it waits for something, or has no requests.
     """
 
     slot: str
@@ -111,12 +109,9 @@ class SlotMethods(StoredFrontier):
     """
 
     def slots(self) -> Iterator[SlotStatus]:
-        """Every slot that has requests, queued or with workers, or that is set aside, paused or
-        limited by a person; in no order.
-
-        Reads about 200 slots at a time, so that a running crawl does not wait for it. What changes
-        meanwhile may be missed, but no slot comes twice. Requests that are delayed do not count.
-        """
+        """Every slot that has requests, or that is set aside, paused or limited by a person; in no
+        order. Reads about 200 at a time. What changes meanwhile may be missed, but no slot comes
+        twice. Requests that are delayed do not count."""
         for shard in self._shards():
             known: set[str] = set()
             cursors: Mapping[str, str] = dict.fromkeys(SOURCES, "0")
@@ -152,12 +147,8 @@ class SlotMethods(StoredFrontier):
 
     def limit(self, slot: str, **options: Any) -> SlotLimit:
         """Give ``slot`` a limit in the place of that of the settings, until `unlimit`; -> the limit
-        that holds now.
-
-        Options are ``delay`` (seconds), ``concurrency``, ``rate`` (such as "30/m") and ``burst``,
-        as in REDISQ_SLOT_LIMITS; what is left out stays as it is. Raises ValueError for what is no
-        limit.
-        """
+        that holds now. Options are those of REDISQ_SLOT_LIMITS; what is left out stays as it is.
+        Raises ValueError for what is no limit."""
         parts = zip(LIMIT_PARTS, parse_limit(options).to_text().split(), strict=True)
         own = " ".join(text if name in options else "-" for name, text in parts)
         self._rule(admin.limit, slot, own)

@@ -62,13 +62,10 @@ class UrlMethods(LetterMethods, PastMethods):
     def url(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
         """What is known of a GET request of ``url``: see docs/watching.md for the fields.
 
-        ``slot`` if its requests have a ``download_slot`` of their own. ``state`` is the first of
-        "leased", "delayed", "dead", "queued" where its request was found, else "done" (so says the
-        history), "seen" or "unknown". At most `MOST_LOOKED_AT` requests of the slot are looked at,
-        a portion at a time; ``looked_through`` is False if that was not all, or Redis does not let
-        them be looked at, or the project's fingerprinter fails on one of them.
-        Raises `FrontierError` if there is no frontier or the fingerprinter fails on ``url``,
-        `SettingError` for another fingerprinter than the crawl's, ValueError for what is no URL.
+        ``slot`` if its requests have a ``download_slot`` of their own. At most `MOST_LOOKED_AT`
+        requests of the slot are looked at, a portion at a time. Raises `FrontierError` if there is
+        no frontier or the fingerprinter fails on ``url``, `SettingError` for another fingerprinter
+        than the crawl's, ValueError for what is no URL.
         """
         asked = self._asked(url, slot)
         known = self._run(
@@ -105,12 +102,11 @@ class UrlMethods(LetterMethods, PastMethods):
         return told
 
     def forget(self, url: str, *, slot: str | None = None) -> bool:
-        """Let ``url`` be taken for one that was never seen: the next link to it is followed; -> was
-        it seen?
+        """Let the next link to ``url`` be followed, as if it was never seen; -> was it seen?
 
-        What waits of it still does. Workers that have met it in the last minutes may take it for
-        seen until they have met some 100,000 others. Raises `FrontierError` where the dupefilter
-        cannot forget, and as `url` does.
+        Workers that have met it in the last minutes may take it for seen until they have met some
+        100,000 others. Raises `FrontierError` where the dupefilter cannot forget, and as `url`
+        does.
         """
         asked = self._asked(url, slot)
         if asked.config.dupefilter != "exact":

@@ -35,15 +35,11 @@ def explain(
     away: Mapping[int, str] | None = None,
     growth: GrowthLimit = NO_LIMIT,
 ) -> dict[str, Any]:
-    """The reason that keeps a crawl from going on, or goes furthest to explain its pace.
+    """The reason that keeps a crawl from going on, or goes furthest to explain its pace, with the
+    fields of docs/watching.md.
 
     ``status`` as `Frontier.status` gives it, ``waits`` of its shards, ``servers`` that hold them,
-    ``away``: what shards said that did not answer, ``growth``: how large it may become. ->
-    ``reason`` (a code), ``text`` (a sentence), ``also`` (what else is worth knowing), and figures:
-    ``slots`` (hosts with requests), ``due`` (of them, that could start now), ``waiting`` (hosts by
-    what they wait for), ``estimated`` (whether these numbers are), ``next_start`` (seconds),
-    ``oldest_due`` (seconds for which a host has been due), ``idle_workers``, ``starts_per_minute``
-    (that limits allow; None: no limit).
+    ``away``: what shards said that did not answer, ``growth``: how large it may become.
     """
     look = _Look(status, waits, servers, away)
     reason, text = _in_the_way(look) or _where_requests_are(look)

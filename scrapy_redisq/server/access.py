@@ -73,11 +73,9 @@ def closed_meanwhile() -> Iterator[None]:
 
 
 async def cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a task that may talk to Redis, and wait for its end.
-
-    Again and again: before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes just
-    when what it waits for is done, and redis-py sends with it.
-    """
+    """Cancel a task that may talk to Redis, and wait for its end. Again and again: before Python
+    3.12 `asyncio.wait_for` swallows a cancellation that comes just when what it waits for is
+    done."""
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=CANCEL_AGAIN)

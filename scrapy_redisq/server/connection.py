@@ -28,10 +28,9 @@ def open_server(
 ) -> Server:
     """The server at ``url``; an embedded one is joined, and started if need be.
 
-    ``connect_timeout`` (REDISQ_CONNECT_TIMEOUT) is how many seconds `Server.wait` tries,
-    ``socket_timeout`` how many a connection or an answer may take where the URL does not say it.
-    Sends nothing yet, except to start an embedded server. Raises `SettingError` for a URL that
-    cannot be used, `EmbeddedServerError` as `EmbeddedServer.acquire` does.
+    ``connect_timeout`` is how many seconds `Server.wait` tries, ``socket_timeout`` how many an
+    answer may take where the URL does not say it. Raises `SettingError` for a URL that cannot be
+    used, `EmbeddedServerError` as `EmbeddedServer.acquire` does.
     """
     folder = embedded_folder(url, project_dir)
     embedded = None if folder is None else EmbeddedServer.acquire(folder)

@@ -48,10 +48,8 @@ def check(told: Told, address: str, *, in_cluster: bool, failovers: bool) -> Non
     """Raise `ServerUnsuitable` if the server would throw requests away, or takes none.
 
     ``in_cluster``: it is a master of one. ``failovers``: what clients reach is another server after
-    a failover. Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live,
-    and no key that holds requests, leases or counts has one: nothing can be lost, so it is a
-    weakness. ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
-    ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
+    a failover. ``volatile-*`` evicts keys that have a time to live, which no key has that holds
+    requests: a weakness. ``allkeys-*``, and any policy not known here, may evict a whole queue.
     """
     role = told.role
     if role[0] == b"slave" and not in_cluster:  # there it has just become one
@@ -143,9 +141,7 @@ def renew_log(client: redis.Redis, info: dict[str, Any] | None = None) -> bool:
 
     A power cut may tear a script in that file. At its start the server forgets the script, but
     before Valkey 9.1 it leaves the first half in the file (redis/redis, valkey-io/valkey#4342), and
-    applies that half at the start after the next write. INFO does not say whether that was so.
-    Costs one rewrite for each start of the server; one that fails is tried again with the next
-    worker.
+    applies that half at the start after the next write. One rewrite for each start of the server.
     """
     if info is None:
         try:

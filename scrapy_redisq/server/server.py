@@ -33,13 +33,12 @@ READ_PATIENCE = 4.0
 
 
 class Server:
-    """What REDISQ_URL names: makes clients, waits for it, checks it. Close it when done.
+    """What REDISQ_URL names: makes clients, waits for it, checks it. Close it when done, after its
+    clients.
 
-    ``masters`` is how many a cluster had when this last waited for it or checked it; 0 for one
-    server. ``by_sentinels``: they say which server it is. ``keeps_log``: no server is known to have
-    no append-only file; asked by `check`. ``embedded`` is this process's share in the embedded
-    server, if it is one. ``address`` is the URL without password. Clients are the caller's to
-    close, before the server.
+    ``address`` is the URL without password. ``masters``: how many a cluster had when it was waited
+    for or checked; 0 for one server. ``keeps_log``: no server is known to have no append-only file.
+    ``embedded`` is this process's share in the embedded server, if it is one.
     """
 
     is_cluster = by_sentinels = False
@@ -125,11 +124,9 @@ class Server:
         longer. Ends at once where there is nobody who would tell."""
 
     async def confirm_primary(self) -> None:
-        """Return if the server that clients reach is, now, the one that has the last word.
-
-        Else, and where that is not certain, raises `ServerBusy` or redis-py's errors: then it is
-        to be asked again. What was read before may be of another server: read it once more.
-        """
+        """Return if the server that clients reach is, now, the one that has the last word. Else
+        raises `ServerBusy` or redis-py's errors: ask again. What was read before may be of another
+        server."""
         try:
             await asyncio.to_thread(self._confirm)
         except ServerBusy as error:
@@ -200,10 +197,7 @@ class Server:
 
     def check(self) -> list[str]:
         """Refuse a server that would lose requests; log and return what else is to be said of it.
-
-        Blocks for some round trips. Raises `ServerUnsuitable` as `requirements.check` does, and
-        `ServerUnreachable` if it went away.
-        """
+        Blocks. Raises `ServerUnsuitable`, and `ServerUnreachable` if it went away."""
         try:
             with self.client() as client:
                 found = self._check(client)

@@ -16,12 +16,9 @@ _FLAGS = re.IGNORECASE | re.DOTALL
 
 
 def redact(text_or_url: str) -> str:
-    """The text with the passwords of all URLs in it replaced by ``***``.
-
-    Works on malformed URLs too, where it hides too much rather than too little: everything up to
-    the last ``@`` counts as user and password, and everything behind ``password=`` as the password.
-    A user's name stays if a password follows it.
-    """
+    """The text with the passwords of all URLs in it replaced by ``***``. Of malformed URLs it hides
+    too much rather than too little: everything up to the last ``@`` counts as user and password,
+    and everything behind ``password=`` as the password."""
     # In a URL alone, blanks belong to the password rather than to the text behind it.
     any_of_it = "." if re.match(_SCHEME, text_or_url, _FLAGS) else r"\S"
     # The query first: a password there may hold an "@".

@@ -38,10 +38,10 @@ PASSING_ERRORS = {"BUSY", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "READONLY", "T
 def pauses(server: Server, longest: float, *, to_write: bool) -> Iterator[float]:
     """Seconds until the next attempt to reach ``server``, again and again until it answers.
 
-    Each attempt blocks for some seconds at most, and starts an embedded server that has died. Where
-    it is not ``to_write``, a server will do whose disk is full (MISCONF): it can be read. Raises
+    Each attempt blocks for some seconds at most, and starts an embedded server that has died.
+    Unless it is ``to_write``, a server whose disk is full (MISCONF) will do. Raises
     `ServerUnreachable` after ``longest`` seconds, or sooner if waiting does not help. While the
-    server loads its data the time begins anew, for it has answered.
+    server loads its data the time begins anew.
     """
     began = time.monotonic()
     pause, is_warned, tell_at = FIRST_PAUSE, False, 0.0

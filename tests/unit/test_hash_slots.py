@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
+from redis.exceptions import ClusterDownError, MovedError
 
 from scrapy_redisq.server.cluster.hash_slots import SLOTS, HashSlots, Node, Send, SlotMap, Steps, T
 
@@ -74,15 +74,6 @@ class Net:
         return [step.node for step in self.sent]
 
 
-def test_each_key_goes_to_its_master() -> None:
-    """One look at the map is enough for all of them."""
-    net = Net()
-    for number in range(20):
-        net.send(f"key:{number}")
-    assert set(net.nodes) == {A, B}
-    assert net.looks == [C]
-
-
 def test_replicas_that_are_away_are_remembered() -> None:
     """A map leaves them out; they may come back, and be made the master. That there are none is
     known as of the last look that has found the cluster in order."""
@@ -131,17 +122,6 @@ def test_a_slot_that_has_moved_to_a_node_without_a_name_is_found_by_the_map() ->
     assert net.nodes == [A, D]
 
 
-@pytest.mark.parametrize(
-    "error", [TryAgainError("TRYAGAIN Multiple keys request"), AskError(f"1 {D[0]}:{D[1]}")]
-)
-def test_a_hash_slot_that_is_on_its_way_is_the_callers(error: Exception) -> None:
-    """Each script has a key that never exists, so no node would execute it (ASK, then TRYAGAIN)."""
-    net = Net()
-    net.answers = [error]
-    assert net.send() is error
-    assert net.nodes == [A]
-
-
 def test_nodes_that_name_each_other_do_not_keep_a_command_for_ever() -> None:
     """As they do for a moment when a master has changed: then it is for the caller to try again."""
     net = Net()
@@ -163,17 +143,6 @@ def test_a_command_without_an_answer_is_not_sent_again() -> None:
     net.send()
     assert net.nodes[-1] == D
     assert net.looks == [C, C]  # not the one that is away
-
-
-def test_looks_are_rare_however_much_goes_wrong() -> None:
-    """Two in a hurry, and then again after half a second."""
-    net = Net()
-    net.away = {A}
-    for _ in range(10):
-        with pytest.raises(redis.ConnectionError):
-            net.send()
-    assert len(net.looks) == 1
-    assert len(net.sent) == 10
 
 
 def test_when_all_are_away_those_are_asked_that_the_url_names() -> None:

@@ -174,11 +174,8 @@ class HashSlots:
     # The map
 
     def look(self, *, now: bool = False) -> Steps[Exception | None]:
-        """Take the map from the first node that sees the cluster in order; -> why there is none.
-
-        Not more often than each `BETWEEN_LOOKS`, unless ``now``. Nobody who can be asked: what was
-        known stays.
-        """
+        """Take the map from the first node that sees the cluster in order, not more often than each
+        `BETWEEN_LOOKS`, unless ``now``; -> why there is none: then what was known stays."""
         began = self._clock()
         if not now and began < self._next_look:
             return self._problem and self._problem.with_traceback(None)

@@ -29,11 +29,8 @@ class ServerBinary(NamedTuple):
 
 
 def find_server() -> ServerBinary:
-    """The first server found that runs at all.
-
-    A binary on the PATH may belong to another system (some wheels bring one that needs an old
-    libssl), so each is asked for its version first. Raises `EmbeddedServerError`.
-    """
+    """The first server found that runs at all: a binary on the PATH may belong to another system,
+    so each is asked for its version. Raises `EmbeddedServerError`."""
     for path in _candidates():
         if version := _version(path):
             return ServerBinary(path, version)
@@ -79,10 +76,8 @@ def _version(path: Path) -> tuple[int, ...] | None:
 
 
 def packaged(package: str, place: str) -> Path | None:
-    """An executable file inside an installed package, found without importing the package.
-
-    ``place`` is a pattern relative to the package, which one file matches.
-    """
+    """An executable file inside an installed package, which is not imported. ``place``: a pattern
+    relative to the package, which one file matches."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):

@@ -38,11 +38,8 @@ class EmbeddedStatus:
 
 
 def start(folder: Path | str) -> EmbeddedStatus:
-    """Start the server of ``folder`` and keep it running with nobody attached, until `stop`.
-
-    The wish outlives the server: after a crash the next user starts it, and it stays again.
-    Raises as `EmbeddedServer.acquire` does.
-    """
+    """Start the server of ``folder`` and keep it running with nobody attached, until `stop`, also
+    after a crash. Raises as `EmbeddedServer.acquire` does."""
     place = ServerFolder(folder)
     place.create()
     with place.exclusive() as locks:
@@ -59,12 +56,9 @@ def start(folder: Path | str) -> EmbeddedStatus:
 def stop(
     folder: Path | str, *, force: bool = False
 ) -> Literal["stopped", "not running", "in use", "still running"]:
-    """Stop the server of ``folder``; its data stays.
-
-    While other processes use it, it only stops being kept, and the answer is "in use": the last of
-    them to leave stops it. With ``force`` it is stopped at once; those that use it may start it
-    again.
-    """
+    """Stop the server of ``folder``; its data stays. While others use it, the answer is "in use",
+    and the last of them to leave stops it. With ``force`` it is stopped at once; they may start it
+    again."""
     place = ServerFolder(folder)
     if not place.path.is_dir():
         return "not running"

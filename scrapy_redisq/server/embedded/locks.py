@@ -124,10 +124,8 @@ class Locks:
 
     @contextlib.contextmanager
     def for_keeper(self) -> Iterator[list[int]]:
-        """Files of its own for a keeper: ``users.lock``, and ``server.lock``, which is held.
-
-        Raises `EmbeddedServerError` if a server holds it, or the folder was replaced.
-        """
+        """Files of its own for a keeper: ``users.lock``, and ``server.lock``, which is held. Raises
+        `EmbeddedServerError` if a server holds it, or the folder was replaced."""
         files: list[int] = []
         try:
             for name in NAMES[1:]:

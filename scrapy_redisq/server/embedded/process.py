@@ -82,9 +82,9 @@ def listens(folder: ServerFolder) -> bool:
 def ensure(folder: ServerFolder, locks: Locks) -> None:
     """Start the server unless one is alive. Only under `exclusive`.
 
-    One that nobody can reach any more, because its socket was deleted, is ended by its keeper, and
-    started again. Raises `EmbeddedServerError` if there is no binary, or with the server's own
-    words if it does not start.
+    One whose socket was deleted is ended by its keeper, and started again. Raises
+    `EmbeddedServerError` if there is no binary, or with the server's own words if it does not
+    start.
     """
     folder.make_place_for_socket()
     deadline = time.monotonic() + DEAF_PATIENCE
@@ -160,9 +160,8 @@ def shut_down(folder: ServerFolder, locks: Locks) -> bool:
 def _launch(folder: ServerFolder, locks: Locks, command: list[str]) -> str | None:
     """Start a server. Return None when it runs, else what was said; then there is none.
 
-    A server that finds a torn script at the end of its file forgets it, but before Valkey 9.1
-    leaves its first half in the file. The second start, before anything is written behind that
-    half, cuts it off.
+    Before Valkey 9.1 a server that finds a torn script at the end of its file leaves its first half
+    there. The second start, before anything is written behind that half, cuts it off.
     """
     written = _log_size(folder)
     said = _launch_once(folder, locks, command)
@@ -237,12 +236,9 @@ def _command(folder: ServerFolder, binary: ServerBinary) -> list[str]:
 
 
 def _comes_up(folder: ServerFolder, locks: Locks) -> bool:
-    """Wait for a new server to be ready; false when it died instead.
-
-    One that is alive after LOADING_PATIENCE counts as up, though it is still reading its data:
-    `Server.wait` goes on from there. Not at once, as what it cannot read mostly ends it within the
-    first second. Raises `EmbeddedServerError` if nobody will ever reach it.
-    """
+    """Wait for a new server to be ready; false when it died instead. One that is still reading its
+    data after LOADING_PATIENCE counts as up; what it cannot read mostly ends it within the first
+    second. Raises `EmbeddedServerError` if nobody will ever reach it."""
     begun = time.monotonic()
     while True:
         alive = locks.alive()

@@ -36,13 +36,9 @@ class EmbeddedServer:
 
     @classmethod
     def acquire(cls, folder: Path | str) -> EmbeddedServer:
-        """Join the server of ``folder``, starting it if it does not run.
-
-        On return the server runs; it may still be reading its data (``LOADING``). Blocks while
-        other processes start or stop it, at most LOCK_TIMEOUT seconds. Raises `EmbeddedServerError`
-        if there is no binary, or with the server's own words if it does not start; then nothing
-        stays acquired.
-        """
+        """Join the server of ``folder``, starting it if it does not run; it may still be reading
+        its data. Blocks while other processes start or stop it. Raises `EmbeddedServerError` if
+        there is no binary, or with the server's own words; then nothing stays acquired."""
         return cls(ServerFolder(folder))
 
     @property
@@ -51,12 +47,9 @@ class EmbeddedServer:
         return f"unix://{quote(os.fsencode(self.socket))}"
 
     def ensure_running(self) -> None:
-        """Start the server again if it died; on the same socket, with the data that it left.
-
-        If the folder was deleted or moved meanwhile, join the server of the one that is there now.
-        Takes about a millisecond while all is well, else as long as `acquire`; blocks, so call it
-        from a thread. Raises as `acquire` does, and when this share was closed.
-        """
+        """Start the server again if it died, with the data that it left. If the folder was deleted
+        or moved, join the server of the one that is there now. Takes a millisecond while all is
+        well, else blocks as `acquire` does. Raises as that does, and when this share was closed."""
         with self._mutex:
             locks = self._locks
             if locks is None:

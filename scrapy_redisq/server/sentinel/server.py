@@ -81,12 +81,9 @@ class SentinelServer(Server):
 
     def _confirm(self) -> None:
         """A majority of all Sentinels names the server, and so does one that knows of the last
-        failover; none is under way, the server says that it is a primary, and whichever replica is
-        chosen next has all that it has.
-
-        The last is for a planned failover: for a second or two all Sentinels but one name the old
-        primary while the new one is already one, and no longer replicates.
-        """
+        failover; none is under way, and whichever replica is chosen next has all that it has. The
+        last is for a planned failover: for a second or two most Sentinels name the old primary
+        while the new one no longer replicates."""
         views = self.finder.find(all_of_them=True)
         if not views:
             raise ServerBusy("no Sentinel answers")
