@@ -25,7 +25,8 @@ DeadReason = Literal[
 ]
 
 DEAD_LETTERS: dict[DeadReason, str] = {
-    "retries": "The request failed as often as it may, by status or by exception.",
+    "retries": "The request failed as often as it may, by status or by exception; or "
+    "`get_retry_request()` gave up in its callback or errback.",
     "download": "The download ended with an exception that is not one to retry.",
     "spider_error": "The callback or the errback raised an exception.",
     "item_error": "An item pipeline raised an exception.",

@@ -132,7 +132,7 @@ class Downloads:
             self._askers[request] = page, in_pipeline
             given = request.meta.get(slot_key)
             self._slots[request] = self._in_middlewares.get(request) or self.slot_of(request)
-            with dealing_with(page):
+            with dealing_with(page, downloading=True):
                 # A downloader of the project's own may answer at once, or raise.
                 return maybeDeferred(fetch, request, *spider).addBoth(over, request, given)
 

@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import FrameType
 from typing import Any
 
 import scrapy
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.crawl import stop
 from scrapy_redisq._scrapy.downloads import Downloads
-from scrapy_redisq._scrapy.output import Cancelled, dealing_with, uncancelled, watch_output
+from scrapy_redisq._scrapy.output import (
+    Cancelled,
+    current_page,
+    dealing_with,
+    in_download,
+    uncancelled,
+    watch_output,
+)
 from scrapy_redisq.errors import RedisqError
 
 logger = logging.getLogger(__name__)
 
 CLOSING_POLL = 0.05
 """Seconds between looks at whether a spider that is being closed is closed."""
+
+
+def _is_of_get_retry_request() -> bool:
+    """Whether it is Scrapy's function that counts in a stat, and not the project."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(4):  # an extension may have a function of its own around `inc_value`
+        if frame is not None and frame.f_code is get_retry_request.__code__:
+            return True
+        frame = frame and frame.f_back
+    return False
 
 
 class Engine:
@@ -139,6 +159,24 @@ class Engine:
             return download(request.copy() if request in self.in_progress else request)
 
         self._engine.download_async = download_another
+
+    def watch_retries(self, gave_up: Callable[[Request, str], None]) -> None:
+        """``gave_up(page, stat)`` is called when ``get_retry_request()`` returns None to a callback
+        or an errback. Scrapy tells of that by nothing but a stat."""
+        stats: Any = self._crawler.stats
+        inc_value = stats.inc_value
+
+        def watched_inc_value(key: Any, *args: Any, **kwargs: Any) -> None:
+            inc_value(key, *args, **kwargs)
+            if isinstance(key, str) and key.endswith("/max_reached") and not in_download.get():
+                page = current_page.get()
+                if page is not None and _is_of_get_retry_request():
+                    gave_up(page, key)
+
+        stats.inc_value = watched_inc_value
+        # Scrapy keeps under this name what it calls in its place: the same with a check of the
+        # arguments, which `inc_value` has.
+        stats._cached_inc_value = watched_inc_value
 
     def stop(self) -> bool:
         """Stop the crawl as SIGTERM does, without waiting for it; -> False: it has not begun."""

@@ -22,6 +22,9 @@ current_page: ContextVar[Request | None] = ContextVar("current_page", default=No
 """The request that is being downloaded in this context, whose callback or errback runs, or whose
 output (of those, or of a downloader middleware) is being processed."""
 
+in_download: ContextVar[bool] = ContextVar("in_download", default=False)
+"""This context is the downloader's and its middlewares', which `current_page` asked to download."""
+
 current_item: ContextVar[tuple[Request, int] | None] = ContextVar("current_item", default=None)
 """The page that the item which is being processed in this context comes from, and its position
 among the page's items; None if it comes from no page."""
@@ -30,18 +33,20 @@ _numbers: ContextVar[Iterator[int] | None] = ContextVar("_numbers", default=None
 
 
 class dealing_with:  # noqa: N801 - a context manager
-    """In here `current_page` is ``request``."""
+    """In here `current_page` is ``request``, and it is being downloaded if ``downloading``."""
 
     # Not by contextlib, for it is entered several times for each page.
-    __slots__ = ("_page", "_request")
+    __slots__ = ("_before", "_downloading", "_page", "_request")
 
-    def __init__(self, request: Request | None) -> None:
-        self._request = request
+    def __init__(self, request: Request | None, *, downloading: bool = False) -> None:
+        self._request, self._downloading = request, downloading
 
     def __enter__(self) -> None:
         self._page = current_page.set(self._request)
+        self._before = in_download.set(self._downloading)
 
     def __exit__(self, *raised: object) -> None:
+        in_download.reset(self._before)
         current_page.reset(self._page)
 
 

@@ -227,6 +227,14 @@ class RunSession:
         name = self.terms.name
         return [await self.call(calls.fill(name, session.shard)) for session in self.sessions]
 
+    def finished(self) -> int:
+        """Requests of the run that are finished, as the last exchanges told."""
+        return sum(reply.finished for reply in self._last_replies())
+
+    def away(self) -> bool:
+        """A shard does not answer."""
+        return any(session.is_silent for session in self.sessions)
+
     def wake(self) -> None:
         """Something has changed: exchange earlier than planned where that is due."""
         if waiting := [session for session in self.sessions if session.is_waiting]:

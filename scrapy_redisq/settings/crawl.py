@@ -190,3 +190,9 @@ class CrawlSettings:
         checks.seconds(0, 3_600),
         "Most seconds that closing waits for Redis to take what is buffered, and for a sink.",
     )
+    progress = Setting(
+        False,
+        checks.boolean,
+        "A line at the lower end of the worker's terminal that says how far it is, and all of "
+        "them. Nothing is shown where standard error is no terminal.",
+    )

@@ -9,6 +9,7 @@
 ``in_progress``  what becomes of the requests in progress; ``page`` is one of them
 ``kept``         requests that cannot be stored, and are held by the page that asked for them
 ``back_pressure``  who waits while the frontier is as large as it may be
+``progress``     how far it is, in its own terminal
 ``report``       what it costs and does, for people, and what these have told it
 ``politeness/``  whether a download may begin, and what its end says of its slot
 """

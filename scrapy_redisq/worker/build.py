@@ -72,6 +72,13 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         worker = Worker(crawler, settings, engine, connection, run_session, serializer, dupefilter)
         _watch(worker)
         worker.start()
+        if settings.progress:
+            # Here, as rich takes its time.
+            from scrapy_redisq.worker.progress import Progress  # noqa: PLC0415
+
+            progress = Progress(worker)
+            progress.start()
+            crawler.signals.connect(progress.stop, signals.spider_closed, weak=False)
         return worker
     except BaseException:
         await connection.abandon()
@@ -102,9 +109,12 @@ def _watch(worker: Worker) -> None:
         arrived=arrived,
         raised=in_progress.raised,
     )
+    engine.watch_retries(in_progress.gave_up)
     connect = worker.crawler.signals.connect
     connect(in_progress.item_error, signals.item_error)
     connect(in_progress.item_scraped, signals.item_scraped)
+    if worker.crawler.settings.getbool("COOKIES_ENABLED"):
+        connect(in_progress.response_downloaded, signals.response_downloaded)
     # Scrapy waits for the spider that it stops, unless that is being closed already.
     connect(engine.until_closed, signals.engine_stopped)
 

@@ -41,7 +41,7 @@ class InProgress:
         self._leases = 0
         self.unwritten = 0
         """Leases of which Scrapy is done, and a sink or a request that the page holds is not."""
-        self._files_missing = False
+        self._files_missing = self._told_of_login = False
         self.items = self.errors = 0
         """Downloads that were given up, and what raised of callbacks, errbacks and pipelines."""
 
@@ -156,6 +156,12 @@ class InProgress:
         if page := self.asking(request):
             page.download.exhausted = status
 
+    def gave_up(self, request: Request, stat: str) -> None:
+        """Its callback or errback has asked for a retry, and there will be none."""
+        if page := self.asking(request):
+            text = f"get_retry_request() gave up (stat {stat})"
+            self.mark_failed(request, Problem("retries", text, status=page.download.status))
+
     def arrived(self, request: Request, response: Response) -> None:
         """The response has passed the downloader middlewares."""
         page = self.asking(request)
@@ -246,6 +252,25 @@ class InProgress:
         return True
 
     # Handlers of Scrapy's signals of these names
+
+    def response_downloaded(self, request: Request, response: Response) -> None:
+        """Warn, once, of what may be a login: the worker that is given it alone is logged in. A
+        login on the side is each worker's own, as it should be."""
+        if (
+            request.method == "POST"
+            and b"Set-Cookie" in response.headers
+            and not self._told_of_login
+            and self.asking(request) is not None
+            and not request.meta.get("dont_merge_cookies")
+        ):
+            self._told_of_login = True
+            logger.warning(
+                "A POST to %.300s has been answered with a cookie, which other workers do not "
+                "have. If it is a login, let each worker log in by itself, by "
+                "engine.download_async() in start(), or hand the cookie on with each request "
+                "(cookies=)",
+                response.url,
+            )
 
     def item_scraped(self, response: Response | Failure | None) -> None:
         self.items += 1

@@ -112,7 +112,7 @@ class Outbox:
         self._kept = kept
         self._seen_cache = SeenCache()
         self._explained: set[tuple[str, str]] = set()
-        self._warned_delay = False
+        self._warned_delay = self._warned_shared = False
         self._start = Output()
         self._own_start = secrets.token_bytes(16)
 
@@ -151,6 +151,9 @@ class Outbox:
         taken = self._take_retry(one) if self._is_retry(one) else self._send(one, url)
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
+        holds_any = bool(request.meta or request.cb_kwargs)
+        if taken and holds_any and not self._warned_shared and request not in self._kept:
+            self._note_shared(one)
         return taken
 
     def _delay(self, request: Request, page: Page | None) -> tuple[Request, float]:
@@ -186,6 +189,20 @@ class Outbox:
         """Redis has it, or had it before, and no page stands for it."""
         if url := self._telling_url(request):
             self._seen_cache.add(url)
+
+    def _note_shared(self, one: _Asked) -> None:
+        output = one.page.output if one.page is not None else self._start
+        if place := output.shared(one.request):
+            self._warned_shared = True
+            logger.warning(
+                "%s holds an object in %s that another request of the same page holds, too. Each "
+                "gets a copy of its own, as with a JOBDIR: what one callback changes in it no "
+                "other sees. Hand results on from request to request, one after the other, or "
+                "yield parts with a common key and join them in an item pipeline (it is only told "
+                "once)",
+                one.request,
+                place,
+            )
 
     def _identify(self, one: _Asked) -> None:
         """Find what it is known by: its fingerprint if it is filtered, else its identity."""

@@ -7,6 +7,7 @@ import traceback
 from dataclasses import dataclass, field
 
 import msgspec
+from scrapy import Item
 from scrapy.http import Request
 from twisted.python.failure import Failure
 
@@ -16,8 +17,14 @@ from scrapy_redisq.frontier.seen import exact_member
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import back_offs, with_back_offs
-from scrapy_redisq.serialization.identity import Repeats
+from scrapy_redisq.serialization.identity import UNMARKED_META, Repeats
 from scrapy_redisq.serialization.meta import retry_times
+
+MOST_HELD = 1_000
+"""Objects of one page that are remembered."""
+
+_CHANGEABLE = (list, dict, set, bytearray, Item)
+_NOT_OF_THE_SPIDER = UNMARKED_META | {"handle_httpstatus_list"}
 
 DETAIL_FRAMES = 5
 """Last frames of a traceback that a dead letter keeps."""
@@ -93,10 +100,25 @@ class Output:
     def __init__(self) -> None:
         self.repeats = Repeats()
         """Counts unfiltered requests that are alike."""
+        self._held: dict[int, object] = {}
         self.items = 0
         self.links: list[Enqueue] = []
         """Requests that went to other shards, until they are safe there."""
         self._most_links = 1_000
+
+    def shared(self, request: Request) -> str:
+        """Where the request holds an object that an earlier one held, such as ``meta['rows']``; ""
+        if nowhere. Objects are known themselves, so that no other comes to have the same id."""
+        found = ""
+        for name, values in (("meta", request.meta), ("cb_kwargs", request.cb_kwargs)):
+            for key, value in values.items():
+                if not isinstance(value, _CHANGEABLE) or key in _NOT_OF_THE_SPIDER:
+                    continue
+                if id(value) in self._held:
+                    found = f"{name}[{key!r:.50}]"
+                elif len(self._held) < MOST_HELD:
+                    self._held[id(value)] = value
+        return found
 
     def keep_link(self, link: Enqueue) -> None:
         """Keep it until it is safe. A page may have more links than a process can hold."""

@@ -212,3 +212,50 @@ def exchanges(server: RedisServer) -> int:
     """How many scripts the server has run."""
     with server.client() as client:
         return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -> None:
+    """get_retry_request() that returns None leaves a dead letter, from any kind of callback.
+
+    Of a page that stays in this process it has no entry. What a callback has downloaded on the
+    side leaves none.
+    """
+    with Site(page) as site:
+        settings = {"REDISQ_BACKOFF_CODES": "", "RETRY_TIMES": 1, "REDISQ_RETRY_DELAYS": "0"}
+        worker = crawl("gives_up", site, settings).wait()
+    assert worker.reason == "finished"
+    assert "Traceback" not in worker.log
+    assert worker.stats["paging/max_reached"] == 1
+    names = {"plain": 200, "generator": 200, "coroutine": 200, "async_generator": 200}
+    names |= {"404?plain": 404, "404?generator": 404}
+    with Frontier.from_url(redis_server.url, "gives_up") as frontier:
+        letters = list(frontier.dead())
+    found = {
+        loads_fields(letter.entry)["url"].rpartition("/")[2]: (letter.reason, letter.status)
+        for letter in letters
+        if letter.entry
+    }
+    assert found == {name: ("retries", status) for name, status in names.items()}
+    (local,) = [letter for letter in letters if not letter.entry]
+    assert (local.reason, local.status) == ("retries", 200)
+    assert worker.stats["redisq/dead/retries"] == len(names) + 1
+    assert worker.stats["mine/max_reached"] == len(names) + 1
+    assert len(worker.items()) == 3  # generator, on the side, fine
+
+
+def test_a_login(crawl: Run) -> None:
+    """A POST that is answered with a cookie is warned of once, also where it leads elsewhere; what
+    has cookies of its own, each worker by itself, or none, is not."""
+
+    def cookies(path: str) -> Answer:
+        cookie = {"Set-Cookie": f"session={path[1:]}"}
+        if path in ("/login", "/again"):
+            return Answer(status=302, headers={**cookie, "Location": "/home"})
+        return Answer("x", headers=cookie)
+
+    with Site(cookies) as site:
+        worker = crawl("logs_in", site).wait()
+    assert worker.reason == "finished"
+    told = [line for line in worker.log.splitlines() if "answered with a cookie" in line]
+    assert len(told) == 1
+    assert "/login has been" in told[0] or "/again has been" in told[0]

@@ -83,11 +83,13 @@ class TestCrawls:
             assert frontier.status()["dead"] == 0
 
     def test_tools(self, crawl: Run, tmp_path: Path) -> None:
-        """Scrapy's engine status counts what waits; JOBDIR is warned of once."""
+        """Scrapy's engine status counts what waits; JOBDIR, and an object that requests of a page
+        share, are warned of, each once."""
         with Site(lambda path: "x") as site:
             worker = crawl("tools", site, {"JOBDIR": tmp_path / "job"}).wait()
             assert worker.reason == "finished"
         assert worker.log.count("JOBDIR is of no use here") == 1
+        assert worker.log.count("holds an object in meta['rows']") == 1
         statuses = [item["status"] for item in worker.items()]
         assert all(isinstance(number, int) for status in statuses for number in status)
         assert max(status[0] for status in statuses) > 5

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import scrapy
+from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
@@ -371,3 +372,78 @@ class Refers(scrapy.Spider):
 
     def parse(self, response, number):
         yield {"url": str(number), "of": str(number + 1) if number % 2 == 0 else None}
+
+
+class GivesUp(Follow):
+    """Each callback and errback asks for a retry of its page, and gets none."""
+
+    name = "gives_up"
+
+    async def start(self):
+        for name in ("plain", "generator", "coroutine", "async_generator", "on_the_side", "fine"):
+            yield scrapy.Request(f"{self.site}/{name}", callback=getattr(self, name))
+        for name in ("plain", "generator"):
+            yield scrapy.Request(
+                f"{self.site}/404?{name}", errback=getattr(self, f"{name}_errback")
+            )
+        yield scrapy.Request(f"{self.site}/local", callback=lambda response: self.plain(response))
+
+    def retry(self, request):
+        return get_retry_request(
+            request, spider=self, max_retry_times=0, reason="empty", stats_base_key="mine"
+        )
+
+    def plain(self, response):
+        return self.retry(response.request)
+
+    def generator(self, response):
+        yield {"url": response.url}
+        yield self.retry(response.request)
+
+    async def coroutine(self, response):
+        await asyncio.sleep(0)
+        return self.retry(response.request)
+
+    async def async_generator(self, response):
+        await asyncio.sleep(0)
+        yield self.retry(response.request)
+
+    async def on_the_side(self, response):
+        """Its page is done, although what it downloads has failed for good."""
+        side = await download(self, scrapy.Request(f"{self.site}/503"))
+        yield {"url": side.url}
+
+    def fine(self, response):
+        self.crawler.stats.inc_value("paging/max_reached")  # of its own
+        yield {"url": response.url}
+
+    def plain_errback(self, failure):
+        return self.retry(failure.request)
+
+    def generator_errback(self, failure):
+        yield self.retry(failure.request)
+
+
+class LogsIn(scrapy.Spider):
+    """Sends forms: on the side, without a look at cookies, and twice as its pages do."""
+
+    name = "logs_in"
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+
+    async def start(self):
+        await download(self, scrapy.FormRequest(f"{self.site}/side", formdata={"user": "me"}))
+        yield scrapy.Request(f"{self.site}/0")
+
+    def parse(self, response):
+        meta = {"dont_merge_cookies": True}
+        yield response.follow("/1", self.form, method="POST", meta=meta)
+
+    def form(self, response):
+        for name in ("login", "again"):
+            yield scrapy.FormRequest(f"{self.site}/{name}", self.logged_in, formdata={"user": "me"})
+
+    def logged_in(self, response):
+        yield {"url": response.url}

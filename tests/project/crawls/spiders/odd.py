@@ -97,16 +97,17 @@ class OddAgain(Odd):
 
 
 class Tools(Odd):
-    """Yields what Scrapy's engine status says."""
+    """Yields what Scrapy's engine status says, and has requests that share a list."""
 
     name = "tools"
     lists = 1
     custom_settings = {"CONCURRENT_REQUESTS": 1}
 
     def parse(self, response):
+        rows = []
         for number in range(20):
             path = f"/page/{number}"
-            yield scrapy.Request(f"{self.site}{path}", self.parse_status)
+            yield scrapy.Request(f"{self.site}{path}", self.parse_status, meta={"rows": rows})
             yield self.odd(f"{path}/odd", self.parse_status)
 
     def parse_status(self, response):
