@@ -27,16 +27,13 @@ from scrapy_redisq.settings.scrapys_limits import downloads_at_once
 
 TEXT = """\
 Start and stop worker processes on this machine, between --min and --max, as many as have work: by
-what is due and hosts' limits, and as far as CPU and memory allow. It ends with the run, and with
-the workers' exit code.
+what is due and hosts' limits, and as far as CPU and memory allow. All are in one run (REDISQ_RUN;
+without that setting the unfinished run's, or a new one). It ends with the run, and with the
+workers' exit code.
 
-All workers are in one run (REDISQ_RUN; without that setting the unfinished run's, or a new one), so
-that one that is started late, or again after a crash, never begins the crawl anew. One that crashes
-is replaced, after a pause that doubles up to a minute; when all end at once it is given up.
-
-Ctrl-C and SIGTERM go on to the workers: they finish what they hold. The second time at once. One
-worker too many for a while is stopped like that, the newest first. If autoscale itself is killed,
-its workers stop by themselves on Linux; elsewhere they go on.
+A worker that crashes is replaced, after a pause that doubles up to a minute; when all end at once
+it is given up. Ctrl-C and SIGTERM go on to the workers: they finish what they hold. The second time
+at once. If autoscale itself is killed, its workers stop by themselves on Linux.
 """
 
 EXAMPLES = """\

@@ -28,12 +28,11 @@ class NoDashboard(RedisqError):
 
 
 TEXT = """\
-Serve pages that show all crawls of the server, and let people steer them: charts, hosts, workers,
-dead letters, URLs. Runs until Ctrl-C.
+Serve pages that show all crawls of the server, and let people steer them. Runs until Ctrl-C.
 
 Whoever asks needs its token: that of --token-file FILE, else of REDISQ_DASHBOARD_TOKEN, else one
-that is drawn into .scrapy/redisq-dashboard-token, which only this user can read. A terminal shows
-an address with a drawn token. On another address than 127.0.0.1 put TLS in front of it.
+that is drawn into .scrapy/redisq-dashboard-token. On another address than 127.0.0.1 put TLS in
+front of it.
 """
 
 

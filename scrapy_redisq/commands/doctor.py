@@ -38,14 +38,10 @@ WORDS = 7
 TEXT = """\
 Look for what makes a crawl slow, lossy or rude: each Redis server (version, memory, persistence,
 replicas, speed), a frontier (what it has lost, what it takes), and the settings of the project that
-fight each other. Each line says what was found, why it matters and what to set. Nothing is changed,
-and a running crawl does not notice.
-
-Without NAME: the only frontier of the server, if there is just one.
+fight each other. Each line says what was found, why it matters and what to set. Nothing is changed.
 
 Levels: ok, note (worth knowing), warning (slow, lossy or rude in some cases), problem (it is, or no
-crawl works so). Exit codes, for CI: 0 nothing is worse than a note, 1 there is a warning or a
-problem, 2 it was called in a wrong way.
+crawl works so). Exit code, for CI: 1 from a warning on.
 """
 
 

@@ -35,10 +35,9 @@ FRAME = 5
 """Lines of the terminal that are not for slots."""
 
 TEXT = """\
-Show the slots (hosts) of a frontier: how many requests wait and are with workers, when the next
-may be started, the limits that hold and where they come from, what is wrong. Those that are
-paused, set aside or backed off come first, then those with the most requests. A slot that has
-nothing but delayed requests (retries that wait) is not listed.
+Show the slots (hosts) of a frontier: requests that wait and are with workers, the next start,
+limits and where they come from, what is wrong. Those that are paused, set aside or backed off come
+first, then those with the most requests. A slot with delayed requests alone is not listed.
 
 Without NAME: the only frontier of the server. One that is called like an action is given after --.
 
@@ -48,9 +47,8 @@ the crawl runs.
 
 ACTIONS = {
     "pause": """\
-Pause a slot: no worker starts a request of it until it is resumed; what is being downloaded goes
-on. Its requests are kept, and the crawl stays open for them: to let it end, resume or drop them.
-Holds through restarts and in the next runs.
+Pause a slot: no worker starts a request of it until it is resumed. Its requests are kept, and the
+crawl stays open for them. Holds through restarts and in the next runs.
 """,
     "resume": """\
 Let a slot go on at once: after a pause, in a back-off, or when it was set aside.
@@ -60,9 +58,8 @@ Give a slot a limit for all workers together, in the place of that of the settin
 stays as it is; 0 takes one away. Holds through restarts and in the next runs, until --none.
 """,
     "drop": """\
-Give up the requests of a slot that are queued or delayed. They count as finished (dropped), so that
-the crawl can end without them, and remain seen. What workers hold goes on, and what is found later
-is added as ever: pause the slot first if it should get nothing more.
+Give up the requests of a slot that are queued or delayed. They count as finished (dropped), and
+remain seen. What workers hold goes on, and what is found later is added as ever: pause it first.
 """,
 }
 

@@ -25,8 +25,7 @@ _DONE = {
 }
 
 TEXT = """\
-Show the workers of a frontier: what code they run, what they hold and have done, what their
-processes cost (those that share a process have one HOST:PID), and whether they are quiet.
+Show the workers of a frontier: what code they run, hold and have done, and what they cost.
 
 Without NAME: the only frontier of the server. One that is called like an action is given after --.
 
@@ -43,8 +42,7 @@ They stay in the crawl; with all of them quiet it stands still.
 Let quiet workers claim requests again.
 """,
     "stop": """\
-Stop workers, as SIGTERM does: they finish what is being downloaded, give back what they have not
-begun, and leave. Whoever has started them may start them again.
+Stop workers, as SIGTERM does. Whoever has started them may start them again.
 """,
 }
 

@@ -114,23 +114,18 @@ class DeadLetter:
 
 def _plain(value: Any) -> Any:
     """``value`` in JSON's types: bytes as text, other sequences as lists, the rest as text."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, int):
-        # Python writes no number of more than 4,300 digits, and few programs read such.
-        return value if value.bit_length() <= 64 else hex(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, Mapping):
         return {str(_plain(name)): _plain(item) for name, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        # In an order that is the same in each process.
-        return sorted((_plain(item) for item in value), key=json.dumps)
+    if isinstance(value, (set, frozenset)):  # in an order that is the same in each process
+        return sorted(map(_plain, value), key=json.dumps)
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value)
+        return list(map(_plain, value))
+    if isinstance(value, int) and value.bit_length() > 64:  # few programs read such
+        return hex(value)
+    is_plain = value is None or isinstance(value, (bool, str, int))
+    return value if is_plain or (isinstance(value, float) and math.isfinite(value)) else str(value)
 
 
 class _Header(msgspec.Struct):

@@ -1,17 +1,14 @@
-"""CPU and memory of this machine, or of the container that this process is in."""
+"""CPU and memory of this machine, as far as Linux says."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-CGROUP = Path("/sys/fs/cgroup")
 
 RESERVE = 0.10
 """Share of the memory that is left free when a worker is started."""
@@ -62,50 +59,22 @@ class Machine:
         self._last: tuple[float, float] | None = None
 
     def look(self) -> Load:
-        free, total = _memory()
+        told = dict(re.findall(r"^(\w+): +(\d+) kB", _read(PROC / "meminfo"), re.M))
+        if not {"MemAvailable", "MemTotal"} <= set(told):
+            return Load(self._cpu())
+        free, total = (int(told[name]) * 1024 for name in ("MemAvailable", "MemTotal"))
         return Load(self._cpu(), free, total)
 
     def _cpu(self) -> float | None:
-        now = _ticks()
-        if now is None:  # not Linux
-            with contextlib.suppress(OSError, AttributeError):
-                return os.getloadavg()[0] / processors()
+        told = re.match(r"cpu +([\d ]+)", _read(PROC / "stat"))
+        if not told:  # not Linux
             return None
-        busy, all_ = now
-        before, self._last = self._last, now
-        if before is None or all_ <= before[1]:
+        user, nice, system, idle, waiting, *others = map(int, told[1].split()[:8])
+        busy = user + nice + system + sum(others)
+        before, self._last = self._last, (busy, busy + idle + waiting)
+        if before is None or self._last[1] <= before[1]:
             return None
-        return (busy - before[0]) / (all_ - before[1])
-
-
-def _ticks() -> tuple[float, float] | None:
-    """-> busy, all: of the container where it has a share of its own, else of the machine."""
-    quota = re.match(r"(\d+) (\d+)", _read(CGROUP / "cpu.max"))
-    used = re.search(r"usage_usec (\d+)", _read(CGROUP / "cpu.stat"))
-    if quota and used:
-        share = int(quota[1]) / int(quota[2])
-        return int(used[1]) / 1e6, time.monotonic() * share
-    told = re.match(r"cpu +([\d ]+)", _read(PROC / "stat"))
-    if not told:
-        return None
-    user, nice, system, idle, waiting, *others = map(int, told[1].split()[:8])
-    busy = user + nice + system + sum(others)
-    return busy, busy + idle + waiting
-
-
-def _memory() -> tuple[int | None, int | None]:
-    """-> bytes that are available, and bytes there are."""
-    told = dict(re.findall(r"^(\w+): +(\d+) kB", _read(PROC / "meminfo"), re.M))
-    if not {"MemAvailable", "MemTotal"} <= set(told):
-        return None, None
-    free, total = (int(told[name]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    most, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
-    if most.isdecimal() and used.isdecimal() and int(most) < total:
-        # What the cache of files takes is given back.
-        cached = re.search(r"^inactive_file (\d+)", _read(CGROUP / "memory.stat"), re.M)
-        total = int(most)
-        free = min(free, total - int(used) + (int(cached[1]) if cached else 0))
-    return free, total
+        return (self._last[0] - before[0]) / (self._last[1] - before[1])
 
 
 def exists(pid: int) -> bool:
