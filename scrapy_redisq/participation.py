@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from scrapy_redisq._scrapy.crawl import running_command
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.settings.crawl import CrawlSettings
+from scrapy_redisq.settings.declared import CrawlSettings
 from scrapy_redisq.settings.setting import SettingsSource
 
 CRAWLS = {

@@ -22,8 +22,8 @@ from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.encoding import encode, unwritable
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.connection import AsyncClient, Server
+from scrapy_redisq.settings.declared import SinkSettings
 from scrapy_redisq.settings.settings import open_server_of, project_folder
-from scrapy_redisq.settings.sinks import SinkSettings
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
 from scrapy_redisq.server.url import redact
-from scrapy_redisq.settings.crawl import CrawlSettings
+from scrapy_redisq.settings.declared import CrawlSettings
 from scrapy_redisq.settings.setting import path_of
 
 

@@ -14,8 +14,8 @@ from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import LONGEST, MOST, Throttle
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.checks import Check
+from scrapy_redisq.settings.declared import SlotSettings
 from scrapy_redisq.settings.setting import SettingsSource
-from scrapy_redisq.settings.slots import SlotSettings
 
 NO_LIMIT = 100
 """What counts as the downloads of a worker at a time where CONCURRENT_REQUESTS = 0: no limit."""

@@ -1,4 +1,4 @@
-"""What one setting is: its name, default, check and meaning, and its value in settings as read."""
+"""What one setting is: its name, default and check, and its value in settings as read."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ class Setting(Generic[T]):
     """One setting, declared as an attribute of a class: ``lease_ttl`` is REDISQ_LEASE_TTL.
 
     Of the class the attribute is the setting itself, of an instance its value, which is in
-    ``values`` of the instance. ``meaning`` is its row in docs/settings.md.
+    ``values`` of the instance. What it is for says its row in docs/settings.md.
     """
 
     name: str
     attribute: str
 
-    def __init__(self, default: T, check: Check[T], meaning: str) -> None:
+    def __init__(self, default: T, check: Check[T]) -> None:
         self.default = default
         self.check = check
-        self.meaning = meaning
 
     def __set_name__(self, owner: type, attribute: str) -> None:
         self.attribute = attribute

@@ -19,15 +19,13 @@ from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_limit, pars
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.settings import checks, scrapys_limits
 from scrapy_redisq.settings.arguments import Arguments
-from scrapy_redisq.settings.crawl import CrawlSettings
+from scrapy_redisq.settings.declared import CrawlSettings, SinkSettings, SlotSettings
 from scrapy_redisq.settings.setting import (
     PREFIX,
     TOKEN_VARIABLE,
     SettingsSource,
     settings_of,
 )
-from scrapy_redisq.settings.sinks import SinkSettings
-from scrapy_redisq.settings.slots import SlotSettings
 
 logger = logging.getLogger(__name__)
 

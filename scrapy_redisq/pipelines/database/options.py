@@ -12,7 +12,7 @@ from scrapy.utils.misc import load_object
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.annotations import KINDS
 from scrapy_redisq.pipelines.database.fields import class_path, kind_of
-from scrapy_redisq.settings.sinks import SinkSettings
+from scrapy_redisq.settings.declared import SinkSettings
 
 SETTING = SinkSettings.tables.name
 

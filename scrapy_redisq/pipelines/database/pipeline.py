@@ -18,7 +18,7 @@ from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import Record, write, write_nothing
 from scrapy_redisq.pipelines.database.url import SETTING
-from scrapy_redisq.settings.sinks import SinkSettings
+from scrapy_redisq.settings.declared import SinkSettings
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from scrapy_redisq.pipelines.database.mapping import make_plan, make_table, tabl
 from scrapy_redisq.pipelines.database.options import Options, read_options, wrong
 from scrapy_redisq.pipelines.database.plans import Plan
 from scrapy_redisq.pipelines.database.upsert import Record
-from scrapy_redisq.settings.sinks import SinkSettings
+from scrapy_redisq.settings.declared import SinkSettings
 
 
 class Tables:

@@ -9,7 +9,7 @@ import sqlalchemy
 from sqlalchemy import exc
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.settings.sinks import SinkSettings
+from scrapy_redisq.settings.declared import SinkSettings
 
 SETTING = SinkSettings.database_url.name
 TAKES = (

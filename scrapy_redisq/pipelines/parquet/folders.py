@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from scrapy_redisq.errors import SettingError, SinkUnavailable
 from scrapy_redisq.server.url import redact
-from scrapy_redisq.settings.sinks import SinkSettings
+from scrapy_redisq.settings.declared import SinkSettings
 
 ATOMIC = {"abfs", "abfss", "adl", "az", "gcs", "gs", "s3", "s3a"}
 """Protocols where an object is there from the moment at which its upload is complete."""
