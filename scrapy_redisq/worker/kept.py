@@ -96,17 +96,10 @@ class KeptRequests:
             self._ready.add(page.lease, page.request)
             self._engine.wake()
 
-    def next(
-        self, downloading: Callable[[str], int | None], others: Callable[[str], int | None]
-    ) -> KeptPage | None:
+    def next(self, downloading: Callable[[str], int | None]) -> KeptPage | None:
         """The page of the next request, which is to be started. ``downloading(slot)``: None if the
-        slot takes no more now; ``others(slot)``: the priority of what else waits of it."""
-
-        def goes_first(slot: str) -> int | None:
-            other, own = others(slot), self._ready.highest(slot)
-            return None if other is not None and other > (own or 0) else downloading(slot)
-
-        while (popped := self._ready.pop(goes_first)) is not None:
+        slot takes no more now."""
+        while (popped := self._ready.pop(downloading)) is not None:
             if (page := self._waiting.pop(popped[1], None)) is not None:
                 return page
         return None

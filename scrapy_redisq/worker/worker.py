@@ -198,7 +198,7 @@ class Worker:
             return None
         # Not by turns: what is limited gets its own when it waits for its download.
         downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
-        page = self.kept.next(downloading, self.inbox.highest)
+        page = self.kept.next(downloading)
         if page is None:
             return None
         self.in_progress.begin(page)
