@@ -12,8 +12,8 @@ from scrapy import Spider
 from scrapy.http.request import NO_CALLBACK
 
 from scrapy_redisq.errors import Undecodable, Unserializable
-from scrapy_redisq.serialization.entry_format import CallbackName, shown
-from scrapy_redisq.serialization.values import type_name
+from scrapy_redisq.serialization.entry_format import CallbackName
+from scrapy_redisq.serialization.values import shown, type_name
 
 _CALL_IT_SO = "call that parameter so, or give the arguments by name or in cb_kwargs"
 _MAKE_A_METHOD = "make it a method of the spider's class, with no name of Scrapy's own methods"

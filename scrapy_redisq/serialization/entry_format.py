@@ -11,7 +11,6 @@ import encodings
 import re
 from collections.abc import Callable, Collection
 from encodings.aliases import aliases
-from types import NoneType
 from typing import Annotated, Any, NamedTuple, cast
 
 from msgspec import Meta, MsgspecError, Struct, ValidationError
@@ -34,6 +33,7 @@ from scrapy_redisq.serialization.values import (
     encode,
     is_plain,
     pack,
+    shown,
     type_name,
 )
 
@@ -363,10 +363,3 @@ def forget_retries(entry: bytes) -> bytes | None:
         return _PREFIX + _encode_packed(found, len(entry))
     except (Undecodable, Unserializable, EntryTooLarge):
         return None  # the worker will say what is wrong with it
-
-
-def shown(value: object) -> str:
-    """``value`` for a message: one short line, whatever it is."""
-    if isinstance(value, (bool, NoneType, str, bytes)):
-        return f"{value!r:.80}"
-    return f"of type {type_name(type(value))}"

@@ -12,7 +12,8 @@ from scrapy.http import Request
 
 from scrapy_redisq.errors import Unserializable, reason
 from scrapy_redisq.serialization.callbacks import is_hook
-from scrapy_redisq.serialization.entry_format import CODES, Entry, decode_entry, shown
+from scrapy_redisq.serialization.entry_format import CODES, Entry, decode_entry
+from scrapy_redisq.serialization.values import shown
 
 
 def request_from_fields(fields: Mapping[str, Any]) -> tuple[Request, str | None, str | None]:

@@ -31,11 +31,10 @@ from scrapy_redisq.serialization.entry_format import (
     decode_entry,
     encode_request,
     entry_decoder,
-    shown,
 )
 from scrapy_redisq.serialization.meta import check_safe
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
-from scrapy_redisq.serialization.values import type_name
+from scrapy_redisq.serialization.values import shown, type_name
 
 
 class Serializer:

@@ -153,7 +153,7 @@ class _Packer:
             try:
                 packed.append(self.pack(item, depth))
             except _RefusedError as error:
-                error.path.append(place.format(_shown(at)))
+                error.path.append(place.format(shown(at)))
                 raise
         return packed
 
@@ -176,11 +176,10 @@ class _Packer:
         return Ext(OBJECT, encode([stored.name, self.pack(stored.parts, depth)]))
 
 
-def _shown(key: Any) -> str:
-    """A key for a message: short, and without running any class's own ``__repr__``."""
-    if type(key) is str:
-        return repr(key if len(key) <= 50 else key[:50] + "…")
-    return repr(key) if type(key) in ATOMS else type_name(type(key))
+def shown(value: object) -> str:
+    """``value`` for a message: short, and without running any class's own ``__repr__``."""
+    kind = type(value)
+    return f"{value!r:.80}" if kind in ATOMS else type_name(kind)
 
 
 def _is_utf8(value: str) -> bool:
