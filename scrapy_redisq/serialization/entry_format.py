@@ -7,10 +7,9 @@ that may be stored: Scrapy's own, and those that a setting lists.
 
 from __future__ import annotations
 
-import encodings
+import codecs
 import re
 from collections.abc import Callable, Collection
-from encodings.aliases import aliases
 from typing import Annotated, Any, NamedTuple, cast
 
 from msgspec import Meta, MsgspecError, Struct, ValidationError
@@ -120,12 +119,6 @@ def entry_decoder(build: Callable[[str, Any], Any]) -> EntryDecoder:
 
 _decode_stored = entry_decoder(Stored)
 _decode_identity = decoder(Stored, _Identity)
-
-# Python's text encodings; the last two rows have no alias. Looking up any other name would import
-# the module of that name from the standard library's ``encodings``.
-_ENCODINGS = frozenset(aliases) | frozenset(aliases.values())
-_ENCODINGS |= {"cp1006", "cp720", "cp737", "cp856", "cp874", "cp875", "koi8_t", "koi8_u"}
-_ENCODINGS |= {"mac_arabic", "mac_croatian", "mac_farsi", "mac_romanian", "utf_8_sig"}
 
 
 class RequestClass(NamedTuple):
@@ -244,13 +237,12 @@ def encode_request(
         or headers
         or body
         or type(cookies) is not dict
-        or encoding != "utf-8"
         or flags
         or type(priority) is not int
         or not -MAX_PRIORITY <= priority <= MAX_PRIORITY
     ):
         try:
-            _check_encoding(_decode_stored(memoryview(stored)[1:]).encoding)
+            _check(_decode_stored(memoryview(stored)[1:]))
         except (ValueError, ValidationError) as error:
             raise Unserializable(_told(error)) from error
     return stored
@@ -321,14 +313,8 @@ def _check(entry: Entry) -> None:
     if entry.kind is not None:
         values += entry.kind[1].values()
     check_depth(values)
-    _check_encoding(entry.encoding)
-
-
-def _check_encoding(name: str | None) -> None:
-    if name is not None and not (
-        name.isascii() and encodings.normalize_encoding(name.lower()) in _ENCODINGS
-    ):
-        raise ValueError(f"encoding: {shown(name)} is no text encoding that Python brings")
+    if entry.encoding is not None:
+        codecs.lookup(entry.encoding)  # looks at modules of Python's package `encodings` alone
 
 
 def identity_in(entry: bytes) -> bytes | None:
