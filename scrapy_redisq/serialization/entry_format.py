@@ -147,12 +147,8 @@ class RequestClass(NamedTuple):
         return cls.of(loaded, type_name(loaded))
 
     def extra_of(self, request: Request) -> dict[str, Any]:
-        """What the request has beside the attributes of Request. Raises `Unserializable`."""
-        try:
-            extra = {name: getattr(request, name) for name in self.extra}
-        except Exception as error:
-            # A property of the project's own class; the request can still be run locally.
-            raise Unserializable(f"{type_name(self.cls)}: {reason(error)}") from error
+        """What the request has beside the attributes of Request."""
+        extra = {name: getattr(request, name) for name in self.extra}
         if self.cls is JsonRequest and extra["dumps_kwargs"] == {"sort_keys": True}:
             del extra["dumps_kwargs"]  # the constructor fills that in
         return extra

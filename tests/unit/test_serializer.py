@@ -265,17 +265,6 @@ def test_unregistered_request_class(spider: BookSpider) -> None:
         plain.loads(registered.dumps(TaggedRequest(URL)))
 
 
-def test_failing_attribute_of_the_projects_class(spider: BookSpider) -> None:
-    """A class whose listed attribute cannot be read is unserialisable, not a crash."""
-
-    class Broken(Request):
-        attributes = (*Request.attributes, "missing")
-
-    serializer = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[Broken])
-    with pytest.raises(Unserializable, match="missing"):
-        serializer.dumps(Broken(URL))
-
-
 # URLs
 
 
