@@ -37,8 +37,9 @@ WORDS = 7
 
 TEXT = """\
 Look for what makes a crawl slow, lossy or rude: each Redis server (version, memory, persistence,
-replicas, speed), a frontier (what it has lost, what it takes), and the settings of the project that
-fight each other. Each line says what was found, why it matters and what to set. Nothing is changed.
+replicas, speed), its user's rights, a frontier (what it has lost, what it takes), and the project's
+settings that fight each other. Each line says what was found, why it matters and what to set.
+Nothing is changed.
 
 Levels: ok, note (worth knowing), warning (slow, lossy or rude in some cases), problem (it is, or no
 crawl works so). Exit code, for CI: 1 from a warning on.

@@ -19,7 +19,7 @@ from lab.cluster import Cluster
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
-from scrapy_redisq.ops.doctor import Level, Line, crawl, project
+from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 
@@ -55,6 +55,7 @@ def test_every_kind_of_server(redisq: Redisq, each_server: RedisServer) -> None:
     assert any("in memory only" in what for what in text["warning"])
     assert any("No worker is alive" in what for what in text["note"])
     assert any(re.search(r"^memory \d.* [KM]iB: .*queues", what) for what in text["ok"])
+    assert any(re.search(r"^\d\d commands are allowed", what) for what in text["ok"])
     assert text["problem"] == []
 
 
@@ -122,7 +123,75 @@ def test_keys_of_another_hand(redisq: Redisq, redis_server: RedisServer, key: st
     bad = [line for line in found if line["level"] == "problem"]
     assert {line["about"] for line in bad} == {"Crawl"}
     assert all(f"redisq:{{books:0}}:{key}" in line["what"] for line in bad)
-    assert {"Server", "Settings"} <= {line["about"] for line in found}
+    assert {"Server", "Rights", "Settings"} <= {line["about"] for line in found}
+
+
+# Rights
+
+
+def acl() -> list[str]:
+    (user,) = re.findall(r"^```\nuser (.*?)^```", REDIS, re.M | re.S)
+    return str(user).split()
+
+
+@pytest.mark.servers("ends")
+def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
+    """The documented user has all rights; each one that is taken away is missed by name."""
+    with each_server.client() as client, Frontier.from_url(each_server.url, "books") as frontier:
+        frontier.push(["https://a.example/"])
+        client.execute_command("ACL", "SETUSER", *acl())
+        url = each_server.url.replace("://", "://crawler:PASSWORD@")
+        config = frontier.config()
+        assert config is not None
+        if config.backend == "redisbloom":
+            more = (f"+{name}" for name in rights.OF_BLOOM)
+            client.execute_command("ACL SETUSER", "crawler", *more)
+
+        def denied() -> dict[str, str]:
+            lines = json.loads(redisq("doctor", "--json", REDISQ_URL=url).out)["lines"]
+            return {
+                line["what"].removesuffix(" is denied").lower(): line["level"]
+                for line in lines
+                if line["about"] == "Rights" and "is denied" in line["what"]
+            }
+
+        optional = {"memory usage", "config get", "latency latest"}
+        assert denied() == dict.fromkeys(optional, "note")
+        for name in rights.IN_SCRIPTS:
+            client.execute_command("ACL SETUSER", "crawler", f"-{name}")
+            with Frontier.from_url(url, "books") as as_crawler:
+                key = "redisq:{books:0}:meta"
+                found = rights.allowed(as_crawler.client, key, has_meta=True, bloom=False)
+            assert [each for each, may in found.items() if not may] == [name]
+            client.execute_command("ACL SETUSER", "crawler", f"+{name}")
+        for name in ("info", "role", "scan", "publish", "zadd"):
+            client.execute_command("ACL SETUSER", "crawler", f"-{name}")
+        expected = {"zadd": "problem", **dict.fromkeys(("info", "role", "publish"), "warning")}
+        assert denied().items() >= expected.items()
+        client.execute_command("ACL DELUSER", "crawler")
+
+
+def test_rights_are_those_of_the_documents() -> None:
+    """The doctor tries each right of the documents, and no other."""
+    listed = {rule[1:] for rule in acl() if rule.startswith("+")}
+    looked_at = {*rights.IN_SCRIPTS, "info", "role", "scan"}
+    by_clients = {"ping", "select", "eval", "evalsha", "subscribe", "unsubscribe", "bgrewriteaof"}
+    assert listed - looked_at == by_clients
+    assert looked_at <= listed
+    assert set(rights.OF_BLOOM) == set(re.findall(r"\+(bf\.\w+)", REDIS))
+
+
+def test_a_user_of_other_keys(redisq: Redisq, redis_server: RedisServer) -> None:
+    """He may call everything, and no key of the frontier: said in a line."""
+    with redis_server.client() as client:
+        rules = ["on", ">x", "~other:*", "&*", "+@all"]
+        client.execute_command("ACL", "SETUSER", "stranger", *rules)
+        url = redis_server.url.replace("://", "://stranger:x@")
+        lines = json.loads(redisq("doctor", "--json", REDISQ_URL=url).out)["lines"]
+        client.execute_command("ACL DELUSER stranger")
+    bad = [line for line in lines if line["about"] == "Rights" and line["level"] == "problem"]
+    assert len(bad) == 1
+    assert "no script on keys redisq:*" in bad[0]["what"]
 
 
 def test_a_cluster(redisq: Redisq, cluster: Cluster) -> None:
@@ -208,6 +277,7 @@ FIGHTS: list[tuple[dict[str, Any], str, str]] = [
     ({"DOWNLOAD_DELAY": 2}, "warning", "DOWNLOAD_DELAY is 2 and REDISQ_FLEET_LIMITS False"),
     ({"CONCURRENT_REQUESTS_PER_DOMAIN": 2}, "note", "CONCURRENT_REQUESTS_PER_DOMAIN is 2"),
     ({"AUTOTHROTTLE_ENABLED": True}, "warning", "AUTOTHROTTLE_ENABLED is True"),
+    ({"COOKIES_ENABLED": True}, "note", "COOKIES_ENABLED is True"),
     ({"FEEDS": {"items.jl": {}}}, "warning", "the feed items.jl is one for all"),
     ({"FEEDS": {"%(worker)s.jl": {}}}, "note", "items go to feeds, and to no sink"),
     ({"JOBDIR": "jobs"}, "warning", "JOBDIR is set"),

@@ -5,6 +5,7 @@ no look takes Redis more than about a millisecond::
 
     report        lines, how bad each is, and the exit code
     redis_server  each server: version, memory, persistence, replicas, speed
+    rights        what the user may do, command by command
     crawl         a frontier: dupefilter, leases, dead letters, memory
     project       settings that fight each other
     examination   servers and a frontier, one after the other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import meta_key
-from scrapy_redisq.ops.doctor import crawl, redis_server
+from scrapy_redisq.ops.doctor import crawl, redis_server, rights
 from scrapy_redisq.ops.doctor.report import Line, Report, note, ok, problem, warning
 from scrapy_redisq.server.cluster import Cluster, nodes_of
 from scrapy_redisq.server.condition import Told
@@ -40,6 +41,7 @@ def examine(report: Report, opened: Server, settings: RedisqSettings, name: str 
             text, why = "it is the embedded server of this folder", "Other machines cannot have it."
             report.add("Server", [note(text, why, "REDISQ_URL, where there are several machines")])
         look("Server", _of_each(opened, frontier, settings))
+        look("Rights", _rights(frontier, named=name is not None))
         if name:
             look("Crawl", _of_crawl(frontier, settings))
 
@@ -54,6 +56,20 @@ def _of_crawl(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
     if isinstance(frontier.client, Cluster) and config:
         yield _balance(frontier.client, frontier.name, config)
     yield from crawl.examine(frontier, settings)
+
+
+def _rights(frontier: Frontier, *, named: bool) -> Iterator[Line]:
+    """Of the user, on the server of shard 0: they are the same on all."""
+    config = None
+    with contextlib.suppress(RedisqError):  # which is said of the crawl
+        config = frontier.config() if named else None
+    yield from rights.examine(
+        frontier.client,
+        nodes_of(frontier.client)[0],
+        meta_key(frontier.name, 0),
+        has_meta=config is not None,
+        bloom=config is not None and config.backend == "redisbloom",
+    )
 
 
 def _of_each(opened: Server, frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:

@@ -94,6 +94,12 @@ def _politeness(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Lin
             "Each worker throttles for itself, and knows nothing of the others' downloads.",
             "REDISQ_AUTOTHROTTLE True, AUTOTHROTTLE_ENABLED False",
         )
+    if scrapys.getbool("COOKIES_ENABLED") and (scrapys.getpriority("COOKIES_ENABLED") or 0) > 0:
+        yield note(
+            "COOKIES_ENABLED is True",
+            "Each worker has cookies of its own: a session that one has begun others do not know.",
+            "cookies in requests or headers where a session matters",
+        )
     if not scrapys.getbool("ROBOTSTXT_OBEY"):
         yield note(
             "ROBOTSTXT_OBEY is False",

@@ -100,9 +100,10 @@ def _persistence(told: Told) -> Iterator[Line]:
         yield problem("it takes no writes", f"{refuses}.", "what is in its way; see its log")
     if not requirements.keeps_log(told):
         if told.setting("save"):
+            ago = time_text(max(0, time.time() - told.info.get("rdb_last_save_time", 0)))
+            changes = told.info.get("rdb_changes_since_last_save", 0)
             yield warning(
-                f"snapshots only; {told.info.get('rdb_changes_since_last_save', 0):,} changes "
-                "since the last one",
+                f"snapshots only; the last {ago} ago, {changes:,} changes since",
                 "A crash loses all since then: pages are fetched again, what was pushed is gone.",
                 f"appendonly yes {CONF}",
             )

@@ -74,7 +74,7 @@ export default function servers(ctx) {
 
   const doctor = (crawls) => h("section", { class: "panel", key: "doctor", "aria-label": "Doctor" },
     h("h2", null, "Doctor"),
-    h("p", { class: "lead" }, "Looks for what makes a crawl slow, lossy or rude: servers, a crawl, settings. It changes nothing."),
+    h("p", { class: "lead" }, "Looks for what makes a crawl slow, lossy or rude: servers, rights, a crawl, settings. It changes nothing."),
     h("form", { class: "toolbar", onsubmit: (event) => {
       event.preventDefault();
       if (!isLooking) examine();
