@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +14,7 @@ import redis
 
 from scrapy_redisq.control.figures import figures
 from scrapy_redisq.ops.dashboard import shared as module
-from scrapy_redisq.ops.dashboard.shared import Shared
+from scrapy_redisq.ops.dashboard.shared import Listed, Shared
 
 
 def test_ten_who_ask_cost_one_look() -> None:
@@ -70,6 +71,54 @@ def test_a_look_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (await shared.told())["age"] >= 0.1
             shared = Shared(threads, look, lasts=0.0, longest=0.0)
             assert [await shared.get(), await shared.get()] == [{"look": 3}, {"look": 4}]
+
+    asyncio.run(scenario())
+
+
+def test_a_long_list_is_shown_as_it_comes() -> None:
+    """The first who asks gets what is there so far, later ones the whole while it is read anew."""
+    go = threading.Event()
+
+    def read() -> Iterator[int]:
+        yield from range(1_000)
+        go.wait(10)
+        yield from range(1_000, 2_000)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            listed = Listed(threads, read, lasts=0.0)
+            some, is_all, _ = await listed.get()
+            assert (some, is_all) == (list(range(len(some))), False)
+            assert len(some) <= 1_000
+            go.set()
+            while not is_all:
+                some, is_all, _ = await listed.get()
+            assert some == list(range(2_000))
+            go.clear()
+            assert (await listed.get())[:2] == (some, True)
+            go.set()
+
+    asyncio.run(scenario())
+
+
+def test_who_has_changed_something_sees_it_in_the_list() -> None:
+    """However long it takes to read that anew."""
+    entries, pause = [1], 0.0
+
+    def read() -> Iterator[int]:
+        time.sleep(pause)
+        yield from list(entries)
+
+    async def scenario() -> None:
+        nonlocal pause
+        with ThreadPoolExecutor() as threads:
+            listed = Listed(threads, read, lasts=0.0)
+            assert (await listed.get())[:2] == ([1], True)
+            pause = 0.2
+            entries.append(2)
+            assert (await listed.get())[:2] == ([1], True)
+            listed.forget()
+            assert (await listed.get())[:2] == ([1, 2], True)
 
     asyncio.run(scenario())
 

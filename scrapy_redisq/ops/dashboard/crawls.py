@@ -17,7 +17,7 @@ from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.dashboard import redis_servers
 from scrapy_redisq.ops.dashboard.lists import Letter
-from scrapy_redisq.ops.dashboard.shared import LONGEST_LIST, Shared
+from scrapy_redisq.ops.dashboard.shared import Listed, Shared
 from scrapy_redisq.ops.doctor import Report
 from scrapy_redisq.ops.metrics.exporter import Programs
 from scrapy_redisq.ops.serving import in_thread
@@ -59,18 +59,8 @@ class Crawl:
         self.doctor = doctor
         self.status = Shared(threads, frontier.look, lasts=STATUS_LASTS)
         self.memory = Shared(threads, frontier.memory, lasts=MEMORY_LASTS)
-        self.hosts = Shared(
-            threads,
-            lambda: list(frontier.slots()),
-            lasts=LISTS_LAST,
-            longest=LONGEST_LIST,
-        )
-        self.letters = Shared(
-            threads,
-            lambda: list(map(Letter.of, frontier.dead())),
-            lasts=LISTS_LAST,
-            longest=LONGEST_LIST,
-        )
+        self.hosts = Listed(threads, frontier.slots, lasts=LISTS_LAST)
+        self.letters = Listed(threads, lambda: map(Letter.of, frontier.dead()), lasts=LISTS_LAST)
         self._threads = threads
         self._series: dict[int, Shared[dict[str, Any]]] = {}
 

@@ -119,7 +119,7 @@ async def list_hosts(request: web.Request) -> web.Response:
     by, largest_first = lists.SORTS[sort]
     descending = query.get("order", "desc" if largest_first else "asc") == "desc"
     offset, limit = _page(query)
-    known, age = await crawl.hosts.aged()
+    known, is_all, age = await crawl.hosts.get()
 
     def choose() -> dict[str, Any]:
         matching = [slot for slot in known if match(slot)]
@@ -129,7 +129,7 @@ async def list_hosts(request: web.Request) -> web.Response:
             "total": len(matching),
             "queued": sum(slot.queued for slot in matching),
             "known": len(known),
-            "complete": True,
+            "complete": is_all,
             "age": age,
         }
         return told if offset else {**told, "counts": lists.counts(known)}
@@ -156,7 +156,7 @@ async def one_host(request: web.Request) -> web.Response:
 async def list_letters(request: web.Request) -> web.Response:
     crawl, match = await crawl_of(request), match_of(request.query, lists.LetterMatch)
     offset, limit = _page(request.query)
-    known, age = await crawl.letters.aged()
+    known, is_all, age = await crawl.letters.get()
 
     def choose() -> dict[str, Any]:
         matching = [letter for letter in known if match(letter)]
@@ -168,7 +168,7 @@ async def list_letters(request: web.Request) -> web.Response:
             "letters": [found[letter_id] for letter_id in ids if letter_id in found],
             "groups": lists.groups(known, match),
             "known": len(known),
-            "complete": True,
+            "complete": is_all,
             "age": age,
         }
 

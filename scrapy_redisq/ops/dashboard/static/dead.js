@@ -18,12 +18,15 @@ export default function dead(ctx) {
   let offset = Number(ctx.query.offset) || 0;
   let list = null;
   let failed = null;
+  let again = null;
 
   const refresh = ctx.every(4, async () => {
     const used = { ...match };
+    clearTimeout(again);
     try {
       const found = await api.get(ctx.path("dead"), { ...used, offset, limit: LIMIT });
       [list, failed] = [{ ...found, match: used }, null];
+      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || refresh(), 500);
     } catch (error) {
       failed = error;
     }
@@ -109,14 +112,14 @@ export default function dead(ctx) {
     draw() {
       if (!list) return failed ? ctx.problem(failed) : h("p", { class: "lead" }, "Looking…");
       const isFiltered = Object.keys(list.match).length > 0;
-      if (!list.known) return empty("No dead letters", "Requests that fail for good are kept here, with what happened.");
+      if (!list.known) return empty("No dead letters", list.complete ? "Requests that fail for good are kept here, with what happened." : "Looking…");
       return [
         ctx.problem(failed), facets(),
         h("div", { class: "toolbar" },
           h("p", { class: "lead" }, isFiltered ? `${number(list.total)} of ${plural(list.known, "dead letter")} match` : plural(list.known, "dead letter"),
             list.age > 10 && `, ${readAgo(list.age)}`),
           isFiltered && button("Show all", () => { GROUPS.forEach(([name]) => delete match[name]); ask("reason", undefined); }),
-          list.total > 0 && h("div", { class: "bulk", role: "group", "aria-label": "All of these" }, h("span", null, `${isFiltered ? "All that match" : "All"} (${number(list.total)}):`),
+          list.total > 0 && list.complete && h("div", { class: "bulk", role: "group", "aria-label": "All of these" }, h("span", null, `${isFiltered ? "All that match" : "All"} (${number(list.total)}):`),
             ctx.canChange && button("Try again", () => act("requeue", matched(), list.total, matching())),
             button("Export", save),
             ctx.canChange && button("Delete…", () => act("purge", matched(), list.total, matching()), { class: "danger quiet" }))),

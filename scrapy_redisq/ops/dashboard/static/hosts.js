@@ -38,15 +38,18 @@ export default function hosts(ctx) {
   let list = null;
   let counts = {};
   let failed = null;
+  let again = null;
   const chosen = new Map(); // host -> what was queued of it when it was listed last
 
   const refresh = ctx.every(3, async () => {
     const match = { q: asked.q, state: asked.state };
+    clearTimeout(again);
     try {
       const found = await api.get(ctx.path("hosts"), { ...asked, limit: LIMIT });
       [list, failed] = [{ ...found, match }, null];
       if (found.counts) counts = found.counts;
       for (const host of found.hosts) if (chosen.has(host.slot)) chosen.set(host.slot, host.queued);
+      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || refresh(), 500);
     } catch (error) {
       failed = error;
     }
@@ -98,6 +101,7 @@ export default function hosts(ctx) {
   function bulk() {
     if (!ctx.canChange || !list?.total) return null;
     const some = chosen.size > 0;
+    if (!some && !list.complete) return null; // nobody knows yet how many "all" are
     const count = some ? chosen.size : list.total;
     const { q, state } = list.match;
     const filter = [q && `“${q}”`, state && STATES.find(([name]) => name === state)[1].toLowerCase()].filter(Boolean).join(", ");
@@ -173,10 +177,11 @@ export default function hosts(ctx) {
         !list ? !failed && h("p", { class: "lead" }, "Looking…")
           : list.hosts.length
             ? [table("Hosts", columns, list.hosts, { key: (host) => host.slot, sort, selected: (host) => chosen.has(host.slot) }),
-              h("p", { class: "lead" }, list.age > 10 && `This was ${readAgo(list.age)}.`),
+              h("p", { class: "lead" }, list.complete ? list.age > 10 && `This was ${readAgo(list.age)}.` : `Reading: ${number(list.known)} hosts so far…`),
               pager(list.total, asked.offset, LIMIT, (offset) => ask({ offset }))]
             : asked.q || asked.state ? empty("No host matches", "Another part of a name, or another state?")
-              : empty("No host has requests", "Hosts are listed while they have requests that wait or are in progress, or when a person has ruled them."),
+              : !list.complete ? h("p", { class: "lead" }, "Looking…")
+                : empty("No host has requests", "Hosts are listed while they have requests that wait or are in progress, or when a person has ruled them."),
       ];
     },
   };
