@@ -157,6 +157,8 @@ class World:
             loop.run_until_complete(self._live())
         except clocks.Stuck:
             self.problems.append("hang: nobody will ever do anything again")
+        for server in self.network.servers:
+            server.away = 0  # a fault may last longer than the crawl
 
     def say(self, text: str) -> None:
         self.events.append(f"{self.clock.now:9.4f} {text}")
