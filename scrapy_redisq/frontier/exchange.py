@@ -125,7 +125,7 @@ def read_reply(reply: list[Any], operations: Iterable[Operation]) -> Reply:
     status = reply[0].decode()
     if status not in {"ok", "replayed"}:
         return Reply(status)
-    _, packed, *leases = reply
+    _, packed, leases = reply
     answer = unpack(packed)
     became = answer.pop("outcome")
     for name in ("next_due", "stuck", "post_due"):

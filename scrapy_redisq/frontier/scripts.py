@@ -66,7 +66,10 @@ _INCLUDE = re.compile(r"^-- Include +(\S.*(?:\n-- {3,}\S.*)*)", re.M)
 WRITES = re.compile(r"^-- Retry ", re.M)
 """In the head of a script that writes."""
 
-ALWAYS = ("shared/texts", "shared/keys")
+COMMENT = re.compile(r"^ *--.*\n", re.M)
+"""Half of the text, which Redis need not read."""
+
+ALWAYS = ("shared/guard", "shared/texts", "shared/keys")
 """Files that every script has, whose heads do not name them."""
 
 
@@ -77,7 +80,7 @@ def includes_of(text: str) -> list[str]:
 
 
 def source(file: str, backend: str = "", body: str = "") -> str:
-    """The text of a file of ``lua/``, behind those that its head includes, each of them once, and
+    """The code of a file of ``lua/``, behind those that its head includes, each of them once, and
     inside of what ``shared/guard.lua`` puts around each script. ``body``, more Lua, goes behind it.
 
     They are named by their paths, ``shared/counts``. Of ``NAME=FILE`` a function NAME() is made
@@ -101,7 +104,8 @@ def source(file: str, backend: str = "", body: str = "") -> str:
     for name in (*ALWAYS, file):
         add(name)
     writes = "true" if WRITES.search(texts[file]) else "false"
-    return "\n".join([*texts.values(), body, "end", f"return guarded(script, {writes})\n"])
+    lua = "\n".join([*texts.values(), body, "end", f"return guarded(script, {writes})\n"])
+    return COMMENT.sub("", lua)
 
 
 @functools.cache

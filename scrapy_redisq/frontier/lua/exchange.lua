@@ -18,9 +18,9 @@
 --          ... (see report_download())}...}, back_off (terms for these), statuses {slot = HTTP
 --          status of its last answer}, report (JSON, of the worker), history {{id, record}...} (of
 --          what it finishes), history_max (records that are kept)
--- Reply    {status} or {status, msgpack map, lease, record, lease, record...}. The map has outcome
---          (see enqueue()), created, finished, complete (see all_finished()), waiting, dead, full
---          (Redis is at its maxmemory), overdue_in (ms until a worker may be dead; 0: one is),
+-- Reply    {status} or {status, msgpack map, {lease, record, lease, record...}}. The map has
+--          outcome (see enqueue()), created, finished, complete (see all_finished()), waiting, dead,
+--          full (Redis is at its maxmemory), overdue_in (ms until a worker may be dead; 0: one is),
 --          next_due (ms until it is worth asking again; -1: nothing waits), turns {turn...} (see
 --          told_of()), stuck (see stuck_for()), post_due (ms until somebody should take the oldest
 --          post; -1: there is none), told (by people, see orders.lua; 'paused' while the crawl is;
@@ -35,7 +35,7 @@
 -- Cost     O(entries moved + slots touched), whatever is queued
 -- Retry    safe: exchanges are numbered, an applied one is not applied again
 -- Memory   nothing is refused at maxmemory: see sign_of_life() in shared/workers.lua
--- Include  shared/guard shared/counts shared/workers shared/dead shared/enqueue shared/leases
+-- Include  shared/counts shared/workers shared/dead shared/enqueue shared/leases
 --          shared/queues shared/claim shared/slots/state shared/slots/backoff shared/slots/turns
 --          shared/post past=shared/past
 
@@ -142,7 +142,7 @@ if added > 0 or news then wake(counts, news) end
 if limited and replayed then told = turns_again(turns, leases) end
 -- -> ms until then, -1: never
 local function ms_until(time) return time and math.max(0, math.ceil((time - NOW) / 1000)) or -1 end
-local reply = {replayed and 'replayed' or 'ok', cmsgpack.pack({outcome = outcome,
+return {replayed and 'replayed' or 'ok', cmsgpack.pack({outcome = outcome,
   created = counts.created, finished = counts.finished, complete = finished,
   waiting = counts.waiting, dead = counts.dead, full = full,
   overdue_in = ms_until_dead(meta.sign, meta.patient),
@@ -150,6 +150,4 @@ local reply = {replayed and 'replayed' or 'ok', cmsgpack.pack({outcome = outcome
   stuck = limited and stuck_for(counts, meta.stuck) or -1,
   -- Counts may be of another hand, so it is looked when nothing else is there to do.
   post_due = ms_until(input.hold and (counts.posted > 0 or #leases == 0) and first_post()),
-  told = readable(meta.paused and me.told ~= 'stop' and 'paused' or me.told or '')})}
-for _, field in ipairs(leases) do reply[#reply + 1] = field end
-return reply
+  told = readable(meta.paused and me.told ~= 'stop' and 'paused' or me.told or '')}), leases}

@@ -5,7 +5,7 @@
 --          the run has ended, "sealed" if the shard must be opened first (see run/open.lua)
 -- Cost     O(requests)
 -- Retry    safe: what was added is found to be a duplicate
--- Include  shared/guard shared/counts shared/queues shared/workers shared/enqueue
+-- Include  shared/counts shared/queues shared/workers shared/enqueue
 
 local meta = fields_of(META, 'run', 'order', 'generation', 'state', 'sealed', 'corrupt')
 if meta.run ~= input.run or meta.state ~= 'open' then return cmsgpack.pack({status = 'lost'}) end

@@ -1,28 +1,29 @@
 -- Moves entries of slots that are due to the worker of an exchange.
 --
--- Include  shared/guard shared/counts shared/queues shared/dead shared/slots/turns
+-- Include  shared/counts shared/queues shared/dead shared/slots/turns
 
+-- What is claimed: lease, record, lease, record...
 local claimed_leases, n_claimed, bytes, suspects = {}, 0, 0, input.suspects
 local first_number, suffix
 
--- Makes leases of records, at once: what a later slot goes wrong with loses none of them. At most
--- PORTION.
-local function hold(records)
-  if #records == 0 then return end
+-- Makes a lease of a record, which hold_from() keeps.
+local function add_lease(record)
   if not suffix then
     first_number = number_of(redis.call('HGET', COUNTS, 'claimed'))
     -- The time keeps an id from being used again after the counter lost its last values.
     suffix = '.' .. integer(NOW)
   end
-  local fields = {}
-  for _, record in ipairs(records) do
-    n_claimed = n_claimed + 1
-    fields[#fields + 1] = integer(first_number + n_claimed) .. suffix
-    fields[#fields + 1] = record
-  end
-  redis.call('HSET', leases_of(input.worker), unpack(fields))
-  count('claimed', #records)
-  for _, field in ipairs(fields) do claimed_leases[#claimed_leases + 1] = field end
+  n_claimed = n_claimed + 1
+  claimed_leases[2 * n_claimed - 1] = string.format('%d', first_number + n_claimed) .. suffix
+  claimed_leases[2 * n_claimed] = record
+end
+
+-- Keeps the leases behind the first `n`, at most PORTION, at once: what a later slot goes wrong with
+-- loses none of them.
+local function hold_from(n)
+  if n_claimed == n then return end
+  redis.call('HSET', leases_of(input.worker), unpack(claimed_leases, 2 * n + 1))
+  count('claimed', n_claimed - n)
 end
 
 -- The leases that exchange `seq` brought, and the worker still has, by what claim() noted of it.
@@ -51,7 +52,8 @@ end
 -- Makes leases of what was popped. -> how many; whether the rest was put back, behind a suspect
 -- that the worker must not have yet
 local function take_entries(slot, priority, queue, entries)
-  local records, barred = {}, false
+  local before, barred = n_claimed, false
+  local origin = record_of(slot, is_priority(priority) and priority or '0', '')
   for i, entry in ipairs(entries) do
     if deliveries_of(entry) >= input.suspect_from then
       if suspects == 0 then
@@ -63,11 +65,10 @@ local function take_entries(slot, priority, queue, entries)
     end
     bytes = bytes + #entry
     if #entry > input.most_bytes then condemn(slot, entry, queue, input.worker)
-    else records[#records + 1] = record_of(slot, is_priority(priority) and priority or '0', entry)
-    end
+    else add_lease(origin .. entry) end
   end
-  hold(records)
-  return #records, barred
+  hold_from(before)
+  return n_claimed - before, barred
 end
 
 -- Moves up to `most` entries of a slot to the worker, highest priority first. -> how many

@@ -5,7 +5,6 @@
 -- shared/workers.lua). A run that has nothing left, and more created than finished, has lost
 -- requests.
 --
--- Include  shared/guard
 
 local count_changes, busy_changes = {}, {}
 local function count(name, by) count_changes[name] = (count_changes[name] or 0) + by end

@@ -69,8 +69,9 @@ local function enqueue(meta)
   -- Counted before anything is recorded: should a key be damaged, what was recorded and is not in a
   -- queue is missing at the end.
   count('created', #input.enqueue)
-  local new = ask_if_new(meta)
+  local new, outcome = ask_if_new(meta), {}
   for i, item in ipairs(input.enqueue) do
+    outcome[i] = new[i] == 0 and '0' or '1'
     if new[i] == 0 then
       known = known + 1
     else
@@ -91,5 +92,5 @@ local function enqueue(meta)
   for number, queue in ipairs(queues) do
     if entries[number] then put(queue[1], queue[2], entries[number], meta.order) end
   end
-  return table.concat(new)
+  return table.concat(outcome)
 end

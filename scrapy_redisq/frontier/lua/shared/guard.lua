@@ -6,13 +6,9 @@
 
 local server, last_key = redis, KEYS[1]
 local redis = setmetatable({
-  call = function(...)
-    last_key = select(2, ...)
-    return server.call(...)
-  end,
-  pcall = function(...)
-    last_key = select(2, ...)
-    return server.pcall(...)
+  call = function(command, key, ...)
+    last_key = key
+    return server.call(command, key, ...)
   end,
 }, {__index = server})
 

@@ -99,7 +99,7 @@ end
 -- would be due, and nobody dead, before the server's clock is there again.
 local SERVER_TIME, BEHIND, NOW
 do
-  local time, clock = redis.call('TIME'), redis.call('HMGET', META, 'sign', 'behind')
+  local time, clock = server.call('TIME'), redis.call('HMGET', META, 'sign', 'behind')
   SERVER_TIME, BEHIND = tonumber(time[1]) * 1000000 + tonumber(time[2]), number_of(clock[2])
   NOW = math.max(SERVER_TIME + BEHIND, number_of(clock[1]))
 end

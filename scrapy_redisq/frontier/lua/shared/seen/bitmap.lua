@@ -101,9 +101,11 @@ end
 -- -> is it in the layer, and then for writing: key, offset, block
 local function look(layer, place, bits)
   local key, offset = locate(layer, place)
-  local block = redis.call('GETRANGE', key, offset, offset + BLOCK - 1)
-  if block == '' then return false, key, offset, nil end
-  return holds(block, bits, layer.k), key, offset, block
+  -- Redis 7.0 turns a number into a text in five times as long.
+  local from, to = string.format('%d', offset), string.format('%d', offset + BLOCK - 1)
+  local block = redis.call('GETRANGE', key, from, to)
+  if block == '' then return false, key, from, nil end
+  return holds(block, bits, layer.k), key, from, block
 end
 
 -- Whether it is in one of the first `n` layers.
