@@ -21,7 +21,6 @@ DeadReason = Literal[
     "too_large",
     "scheme",
     "refused",
-    "script",
 ]
 
 DEAD_LETTERS: dict[DeadReason, str] = {
@@ -42,7 +41,6 @@ DEAD_LETTERS: dict[DeadReason, str] = {
     "`REDISQ_SCHEMES` does not list.",
     "refused": "The request, or one that its page asked for, could not be taken in: an exception "
     "of a fingerprinter or of `meta` says why.",
-    "script": "A script of the frontier failed by this request alone.",
 }
 
 CloseReason = Literal[

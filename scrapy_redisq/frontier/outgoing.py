@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scrapy_redisq.frontier.exchange import Cargo
@@ -53,22 +53,18 @@ class Outgoing:
     prefix of what is sent ends a page without its requests.
 
     ``acked`` is the number of the last exchange that was answered, ``in_flight`` the batch of the
-    next number, once that was made; ``requests``: how many operations add one. The batch
-    ``may_arrive``: it was sent, and not answered. The server may have applied it or will, if it
-    arrives late, so nothing else may be sent under its number.
+    next number, once that was made: until it is answered nothing else is sent under its number.
+    ``requests``: how many operations add one.
     """
 
     def __init__(self) -> None:
         self.acked = 0
         self.in_flight: Batch | None = None
-        self.may_arrive = False
         self.requests = 0
         self.tally: Counter[str] = Counter()
         self.download_results: list[DownloadResult] = []
         self.statuses: dict[str, int] = {}
         self._unsent: deque[Operation] = deque()
-        self._limit = MAX_OPERATIONS
-        self._probed = False
 
     def __len__(self) -> int:
         return len(self._unsent) + len(self.flying)
@@ -96,11 +92,6 @@ class Outgoing:
         self._unsent.extendleft(reversed(operations))
         self.requests += sum(isinstance(operation, Enqueue) for operation in operations)
 
-    def drop(self, is_needless: Callable[[Operation], bool]) -> None:
-        """Some of what was not sent yet is not to be sent."""
-        self._unsent = deque(one for one in self._unsent if not is_needless(one))
-        self.requests = sum(isinstance(operation, Enqueue) for operation in self)
-
     def batch(self, held: Mapping[str, Lease], begun: list[int]) -> Batch:
         """The batch that is on its way, or else the next one."""
         if self.in_flight is None:
@@ -119,7 +110,7 @@ class Outgoing:
     def _take(self) -> list[Operation]:
         taken: list[Operation] = []
         size = 0
-        while self._unsent and len(taken) < self._limit:
+        while self._unsent and len(taken) < MAX_OPERATIONS:
             size += _size(self._unsent[0])
             if taken and size > MAX_BYTES:
                 break
@@ -131,32 +122,13 @@ class Outgoing:
         batch, self.in_flight = self.in_flight, None
         if batch is not None:
             self.acked += 1
-            self.may_arrive = False
             self.requests -= sum(isinstance(one, Enqueue) for one in batch.operations)
-            # After a failure: first nothing, then one operation, then twice as many each time.
-            self._probed = self._limit == 0
-            self._limit = min(MAX_OPERATIONS, max(1, 2 * self._limit))
         return batch
 
     def begin_anew(self) -> None:
-        """The numbers begin again; what was not answered is sent again."""
-        self._take_back()
+        """The numbers begin again; what was not answered is sent again, but for what is of use only
+        while it is new: results and statuses."""
         self.acked = 0
-        self.may_arrive = False
-
-    def halve(self) -> Operation | None:
-        """The script failed, and will again: the next exchange carries half as much. -> the
-        operation that has failed alone, while an exchange without any passes; it is taken out."""
-        number = len(self.flying)
-        self._take_back()
-        culprit = self._unsent.popleft() if number == 1 and self._probed else None
-        self.requests -= isinstance(culprit, Enqueue)
-        # One by one after an exchange without any, in case all would fail by now.
-        self._limit = number // 2
-        return culprit
-
-    def _take_back(self) -> None:
-        """What is of use only while it is new (results, statuses) is left out."""
         if self.in_flight is not None:
             self._unsent.extendleft(reversed(self.in_flight.operations))
             self.tally += self.in_flight.tally

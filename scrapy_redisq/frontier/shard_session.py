@@ -8,8 +8,6 @@ reply was lost, `call` makes the same exchange again, under the same number.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -35,13 +33,10 @@ from scrapy_redisq.frontier.pace import Pace
 from scrapy_redisq.frontier.scripts import Call, load
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.unsafe import Unsafe
-from scrapy_redisq.reasons import DeadReason
 
 if TYPE_CHECKING:
     from scrapy_redisq.frontier.run_session import RunSession
     from scrapy_redisq.frontier.terms import Demand
-
-logger = logging.getLogger(__name__)
 
 MAX_CLAIMS = 100
 """Entries claimed by one exchange."""
@@ -53,14 +48,8 @@ settings allow larger ones."""
 HOLD = 15.0
 """Seconds beyond REDISQ_REWIND for which posts are left to the worker that has sent the links."""
 
-AWAY = 5.0
-"""Seconds without an answer after which a shard's links are left to their posts."""
-
 LATE = 0.5
 """Seconds without an answer after which other shards are asked for what is wanted."""
-
-CONDEMNED: DeadReason = "script"
-"""Reason of dead letters of what the script cannot take."""
 
 
 class ShardSession:
@@ -108,7 +97,6 @@ class ShardSession:
         self._told_begun: set[int] = set()
         self._wake_up = asyncio.Event()
         self._planned_at = 0.0
-        self._answered_at = time.monotonic()
 
     def __len__(self) -> int:
         """Operations that Redis has not acknowledged."""
@@ -223,12 +211,12 @@ class ShardSession:
         batch = self.outgoing.answered() if reply.status in {"ok", "replayed"} else None
         if batch is None:
             return reply
-        self._answered_at = time.monotonic()
+        now = time.monotonic()
         for operation in batch.operations:
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
             elif isinstance(operation, (Enqueue, Letter)):
-                self.unsafe.acknowledged(operation, self._answered_at)
+                self.unsafe.acknowledged(operation, now)
         for id, links in batch.cargo.posts.items():
             self.watch_post(id, links)
         self._told_begun.update(batch.begun)
@@ -250,26 +238,6 @@ class ShardSession:
         if not unsafe:
             post.delivered(id)
 
-    def failed(self, error: str) -> bool:
-        """The script failed, and will again: find the operation at fault, by halving. It becomes a
-        dead letter. -> False if the script fails without any operation, too."""
-        carried = bool(self.outgoing.flying)
-        culprit = self.outgoing.halve()
-        if culprit is not None:
-            logger.error(
-                "Redis cannot take %.500r, which becomes a dead letter: %s", culprit, error
-            )
-        if isinstance(culprit, Enqueue):
-            identity = hashlib.blake2b(culprit.entry, digest_size=16).digest()
-            if culprit.link is not None:  # the letter stands for it, and is sent again
-                culprit.link.is_safe_now()
-            self.outgoing.put_first(
-                [Letter("", 0, identity, CONDEMNED, error, entry=culprit.entry)]
-            )
-        elif isinstance(culprit, Finish) and culprit.reason != CONDEMNED:
-            self.outgoing.put_first([Finish(culprit.lease, "dead", CONDEMNED, error)])
-        return carried
-
     def rejoined(self, run: str, worker: str) -> None:
         """Go on as a new worker. Leases are forgotten: other workers have them or will. What was
         not acknowledged is sent again: finishes are stale by now, and end nobody's lease. What no
@@ -288,10 +256,6 @@ class ShardSession:
         """Whether what it is asked for may be expected soon."""
         late = self.asks_since and time.monotonic() - self.asks_since > LATE
         return not (self.is_silent or late)
-
-    def is_away(self) -> bool:
-        """Whether the server has not answered for so long that links are left to their posts."""
-        return self.is_silent and time.monotonic() - self._answered_at > AWAY
 
     def has_enough(self) -> bool:
         """Whether it surely has what is wanted, as far as is known."""
@@ -347,17 +311,3 @@ class ShardSession:
         added)."""
         starting, seeded = self.run_session.worker.starting()
         return starting or sharing.adds_elsewhere(self, self.run_session.sessions), seeded
-
-    def leave_to_posts(self) -> None:
-        """While the shard is away, leave to other workers what was not sent and has a post, which
-        stands for it."""
-        if len(self) <= MAX_OPERATIONS or not self.is_away():
-            return
-
-        def is_posted(operation: Operation) -> bool:
-            if not (isinstance(operation, Enqueue) and operation.link and operation.link.post):
-                return False
-            operation.link.post = None
-            return True
-
-        self.outgoing.drop(is_posted)

@@ -17,8 +17,6 @@ from scrapy_redisq.errors import (
     FrontierCorrupt,
     FrontierLost,
     ScriptFailed,
-    ServerBusy,
-    ServerFull,
 )
 from scrapy_redisq.frontier import calls, round_trips, sharing
 from scrapy_redisq.frontier.exchange import unpack_links
@@ -154,22 +152,7 @@ async def _send(session: ShardSession, want: int, demand: Demand) -> Reply | Non
         call = _next_call(session, want, demand, turns)
         run.exchanges += 1
         sent_at = time.monotonic()
-        try:
-            reply = await _execute(session, call)
-        except ScriptFailed as error:
-            why = run.server.redact(error)
-            if session.outgoing.may_arrive:
-                run.start_over(
-                    session, f"what was sent before may yet arrive, and fails now: {why}"
-                )
-                return None
-            if not session.failed(why):
-                raise
-            continue
-        except BaseException as error:
-            # It was refused as a whole, or it is not known what became of it.
-            session.outgoing.may_arrive |= not isinstance(error, (ServerBusy, ServerFull))
-            raise
+        reply = await _execute(session, call)
         if reply.status != "sealed":
             break
         await run.open_shard(session)
@@ -225,10 +208,7 @@ async def _execute(session: ShardSession, call: Call[Reply]) -> Reply:
         reply, confirmed = await run.heeding_busy(sending)
     else:
         reply, confirmed = await run.call(call), False
-    session.received(reply, confirmed=confirmed)
-    for other in run.sessions:
-        other.leave_to_posts()
-    return reply
+    return session.received(reply, confirmed=confirmed)
 
 
 def _replicas_to_wait_for(session: ShardSession) -> int:

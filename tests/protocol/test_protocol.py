@@ -21,7 +21,6 @@ from scrapy_redisq.errors import (
     FrontierCorrupt,
     FrontierError,
     FrontierLost,
-    ScriptFailed,
 )
 from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.calls import RunTerms
@@ -772,77 +771,3 @@ def _url(client: redis.Redis) -> str:
 def _now(client: redis.Redis) -> int:
     seconds, microseconds = client.time()
     return int(seconds) * 1_000_000 + int(microseconds)
-
-
-class TestScriptErrors:
-    """What the script cannot take, whatever it is."""
-
-    def drive(self, worker: Worker, rounds: int) -> None:
-        """As a shard's task does."""
-        for _ in range(rounds):
-            try:
-                worker.exchange()
-            except ScriptFailed as error:
-                worker.sessions[0].failed(str(error))
-
-    def test_one_request(self, member: Callable[..., Worker], client: redis.Redis) -> None:
-        """It alone becomes a dead letter; all others go on, each once."""
-        worker = member()
-        worker.send(["page", "parent"])
-        page, parent = worker.claim(2)
-        for number in range(50):
-            worker.enqueue(f"{number}")
-        worker.enqueue("bad", priority=cast(int, "high"))
-        for number in range(3):
-            priority = cast(int, None) if number == 1 else 0
-            worker.enqueue(f"child-{number}", priority=priority, page=parent)
-        worker.finish(parent)
-        worker.finish(page)
-        self.drive(worker, 100)
-        assert worker.waiting() == 0
-        real = read_shard(client, NAME, 0)
-        real.check()
-        assert (real.count("created"), real.count("finished"), real.count("dead")) == (56, 4, 2)
-        letters = execute(client, admin.letters(NAME, 0, most=10)).letters
-        assert all(b"no priority" in letter for _, letter in letters)
-        assert [letter.endswith((b"bad", b"child-1")) for _, letter in letters] == [True] * 2
-
-    def test_no_operation(self, member: Callable[..., Worker], client: redis.Redis) -> None:
-        """Where the script fails without any, none is at fault: nothing is lost."""
-        worker = member()
-        worker.send(["page"])
-        (lease,) = worker.claim(1)
-        worker.enqueue("link", page=lease)
-        worker.finish(lease)
-        (session,) = worker.sessions
-        script, session._script = session._script, BROKEN
-        self.drive(worker, 20)
-        assert worker.waiting() == 2
-        session._script = script
-        self.drive(worker, 5)
-        real = read_shard(client, NAME, 0)
-        real.check()
-        assert (real.count("created"), real.count("finished"), real.count("dead")) == (2, 1, 0)
-
-    def test_no_operation_after_a_bad_request(
-        self,
-        member: Callable[..., Worker],
-        client: redis.Redis,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        """Each is tried alone only after the script has passed without any, or all would become
-        dead letters when it no longer passes at all."""
-        worker = member()
-        (session,) = worker.sessions
-        worker.enqueue("bad", priority=cast(int, "high"))
-        for number in range(3):
-            worker.enqueue(f"{number}")
-        while "becomes a dead letter" not in caplog.text:
-            self.drive(worker, 1)
-        script, session._script = session._script, BROKEN
-        self.drive(worker, 20)
-        assert worker.waiting() == 4
-        session._script = script
-        self.drive(worker, 20)
-        real = read_shard(client, NAME, 0)
-        assert (real.count("created"), real.count("dead")) == (4, 1)

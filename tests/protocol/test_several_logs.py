@@ -237,11 +237,9 @@ def test_a_post_is_taken_by_one_who_dies(servers: Servers) -> None:
     assert sends_the_post(servers, third)
 
 
-def test_a_shard_that_is_away_holds_back_no_end(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_is_away_holds_back_no_end(servers: Servers) -> None:
     """The page is finished on its own shard before the other one has answered; the crawl goes on
-    beside it, and is not complete. When many links wait they are left to their posts."""
+    beside it, and is not complete."""
     worker = servers.member()
     lease = page(worker)
     for number in range(5):
@@ -251,34 +249,8 @@ def test_a_shard_that_is_away_holds_back_no_end(
     reply = worker.exchange()
     assert reply is not None
     assert (reply.finished, reply.complete) == (1, False)
-    servers.clock.ahead += 10
-    monkeypatch.setattr(shard_session, "MAX_OPERATIONS", 4)
-    worker.sessions[1].is_silent = True
-    worker.sessions[1].leave_to_posts()
-    assert len(worker.sessions[1]) == 1, "it may have got the first"
-    servers.posts_are_due(0)
-    worker.exchange()
     worker.exchange(shard=1)
     assert fetched(worker) == ["0", "1", "2", "3", "4"]
-
-
-def test_a_link_that_its_shard_cannot_take(servers: Servers) -> None:
-    """It becomes a dead letter, and its page's post goes."""
-    worker = servers.member()
-    lease = page(worker)
-    worker.enqueue("poison", slot=HOSTS[1], page=lease)
-    worker.finish(lease)
-    worker.exchange()
-    session = worker.sessions[1]
-    for _ in range(5):
-        call = session.call()
-        if b"poison" in call.payload and b"letters" not in call.payload:
-            session.failed("the script failed")
-        else:
-            session.received(execute(servers, call))
-    assert servers.clients[1].zcard(key_prefix(NAME, 1) + "dead") == 1
-    worker.exchange()
-    assert servers.posts(0) == 0
 
 
 class AsyncServers:

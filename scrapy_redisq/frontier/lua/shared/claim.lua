@@ -18,8 +18,8 @@ local function add_lease(record)
   claimed_leases[2 * n_claimed] = record
 end
 
--- Keeps the leases behind the first `n`, at most PORTION, at once: what a later slot goes wrong with
--- loses none of them.
+-- Keeps the leases behind the first `n`, at most PORTION, at once: what a later slot goes wrong
+-- with loses none of them.
 local function hold_from(n)
   if n_claimed == n then return end
   redis.call('HSET', leases_of(input.worker), unpack(claimed_leases, 2 * n + 1))
