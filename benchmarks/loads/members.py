@@ -40,7 +40,7 @@ def join(
     joined = execute(
         client,
         calls.join(
-            NAME, 0, calls.Crawl(run), config, calls.Registration(worker, 600.0, limits=limits)
+            NAME, 0, calls.crawl(run), config, calls.Registration(worker, 600.0, limits=limits)
         ),
     )
     seen = seen_filter(joined.config)

@@ -137,12 +137,12 @@ class SlotMethods(StoredFrontier):
     def pause(self, slot: str) -> None:
         """Start nothing of ``slot`` before `resume`; what is being downloaded goes on. Its requests
         are kept, and the crawl stays open for them."""
-        self._rule(admin.pause, slot)
+        self._rule(slot, paused=True)
         self.note("pause", slot)
 
     def resume(self, slot: str) -> None:
         """Let ``slot`` go on at once: after `pause`, in a back-off, or when it was set aside."""
-        self._rule(admin.resume, slot)
+        self._rule(slot, paused=False)
         self.note("resume", slot)
 
     def limit(self, slot: str, **options: Any) -> SlotLimit:
@@ -151,14 +151,14 @@ class SlotMethods(StoredFrontier):
         Raises ValueError for what is no limit."""
         parts = zip(LIMIT_PARTS, parse_limit(options).to_text().split(), strict=True)
         own = " ".join(text if name in options else "-" for name, text in parts)
-        self._rule(admin.limit, slot, own)
+        self._rule(slot, own=own)
         given = ", ".join(f"{name} {value}" for name, value in options.items())
         self.note("limit", f"{slot}: {given}")
         return parse_limit(options, self.slot(slot).limit)
 
     def unlimit(self, slot: str) -> SlotLimit:
         """Let the settings' limit of ``slot`` hold again; -> the limit that holds now."""
-        self._rule(admin.limit, slot, "")
+        self._rule(slot, own="")
         self.note("unlimit", slot)
         return self.slot(slot).limit
 
@@ -175,9 +175,9 @@ class SlotMethods(StoredFrontier):
             self.note("drop", slot, dropped)
         return dropped
 
-    def _rule(self, call: Any, slot: str, *arguments: Any) -> None:
+    def _rule(self, slot: str, **what: bool | str) -> None:
         slot, shard = self._place_of(slot)
-        if not self._run(call(self.name, shard, slot, *arguments)):
+        if not self._run(admin.rule(self.name, shard, slot, **what)):
             raise self._absent()
 
     def _place_of(self, slot: str) -> tuple[str, int]:

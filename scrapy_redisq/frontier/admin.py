@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from scrapy_redisq.frontier.calls import call_of, fingerprint_item
+from scrapy_redisq.frontier.calls import call_of, filter_call, fingerprint_item
 from scrapy_redisq.frontier.scripts import Call, raw_string, unpack
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, exact_member
 
@@ -25,13 +25,13 @@ def requeue(name: str, shard: int, letters: Sequence[tuple[bytes, str, bytes | N
         (raw_string(letter_id), digest, False if entry is None else raw_string(entry))
         for letter_id, digest, entry in letters
     ]
-    return call_of("dead/take", name, shard, {"letters": data, "requeue": True}, sum)
+    return call_of("dead/take", name, shard, sum, letters=data, requeue=True)
 
 
 def purge(name: str, shard: int, letters: Sequence[tuple[bytes, str]]) -> Call[list[int]]:
     """-> for each of at most 100 dead letters (id, SHA-1) whether it was deleted."""
     data = [(raw_string(letter_id), digest) for letter_id, digest in letters]
-    return call_of("dead/take", name, shard, {"letters": data, "requeue": False}, list)
+    return call_of("dead/take", name, shard, list, letters=data, requeue=False)
 
 
 NamedLetters = list[tuple[bytes, bytes | None]]
@@ -55,16 +55,19 @@ def letters(
 ) -> Call[LettersPage]:
     """-> at most so many dead letters, newest first; ``after``: id and number of the last one of
     the page before. None: there are no more."""
-    data: dict[str, Any] = {"most": most}
-    if after is not None:
-        data["id"], data["number"] = map(raw_string, after)
-    return call_of("dead/letters", name, shard, data, _letters_page)
+    data = {} if after is None else {"id": raw_string(after[0]), "number": raw_string(after[1])}
+    return call_of("dead/letters", name, shard, _letters_page, most=most, **data)
 
 
 def named_letters(name: str, shard: int, ids: Sequence[bytes]) -> Call[NamedLetters]:
     """-> the first of these dead letters, one at least."""
-    data = {"ids": [raw_string(letter_id) for letter_id in ids]}
-    return call_of("dead/letters", name, shard, data, lambda reply: _letters_page(reply).letters)
+    return call_of(
+        "dead/letters",
+        name,
+        shard,
+        lambda reply: _letters_page(reply).letters,
+        ids=list(map(raw_string, ids)),
+    )
 
 
 # Why a shard waits, and where a request is
@@ -107,7 +110,7 @@ def waits(name: str, shard: int, part: int = 0, *, most: int = MOST_LOOKED_AT) -
         told["kinds"] = told["kinds"] or {}  # Lua cannot tell an empty map from an empty array
         return msgspec.convert({**told, "shard": shard}, Waits, strict=False)
 
-    return call_of("run/waits", name, shard, {"most": most, "part": part}, decode)
+    return call_of("run/waits", name, shard, decode, most=most, part=part)
 
 
 PLACES = ("leases", "delayed", "letters", "queues")
@@ -132,8 +135,8 @@ def find(name: str, shard: int, place: str, slot: str, text: str, cursor: str) -
         ids = [item.decode("utf-8", "surrogateescape") for item in flat[1::3]]
         return Portion(texts[0], int(looked), list(zip(texts[1:], ids, flat[2::3], strict=True)))
 
-    data = {"place": place, "slot": slot, "text": text, "cursor": cursor}
-    return call_of("slots/find", name, shard, data, decode)
+    what = {"slot": slot, "text": text}
+    return call_of("slots/find", name, shard, decode, place=place, cursor=cursor, **what)
 
 
 # What was seen
@@ -159,10 +162,7 @@ def ask_seen(
 ) -> Call[Asked]:
     """-> whether a fingerprint is known. ``filtered``: the dupefilter decides about links."""
     data = {
-        "what": "has",
-        "generation": generation,
         "run": run,
-        "seen": seen.parameters(),
         "fingerprints": [fingerprint_item(seen.encode(fingerprint))] if filtered else [],
         "start": exact_member(fingerprint),
     }
@@ -171,20 +171,21 @@ def ask_seen(
         *known, start = map(bool, reply)
         return Asked(known[0] if known else None, start)
 
-    return call_of("seen/filter", name, shard, data, decode, seen.name)
+    return filter_call(name, shard, generation, seen, "has", decode, **data)
 
 
 def forget_seen(name: str, shard: int, run: str, generation: str, fingerprint: bytes) -> Call[bool]:
     """Take a fingerprint out of an exact dupefilter; -> whether it was there."""
-    start = exact_member(fingerprint)
-    data = {"what": "forget", "generation": generation, "run": run, "start": start}
-    return call_of("seen/filter", name, shard, data, lambda reply: bool(reply[0]), "exact")
+    data = {"run": run, "start": exact_member(fingerprint)}
+    exact = SeenFilter("exact")
+    return filter_call(
+        name, shard, generation, exact, "forget", lambda reply: bool(reply[0]), **data
+    )
 
 
 def seen_status(name: str, shard: int, generation: str, seen: SeenFilter) -> Call[SeenStatus]:
     """What a dupefilter holds, and how much it errs."""
-    data = {"what": "status", "generation": generation, "seen": seen.parameters()}
-    return call_of("seen/filter", name, shard, data, SeenStatus.from_reply, seen.name)
+    return filter_call(name, shard, generation, seen, "status", SeenStatus.from_reply)
 
 
 # Slots
@@ -233,8 +234,7 @@ def list_slots(
             for slot in answer["slots"] or []
         ]
 
-    data = {"names": names, "cursors": cursors or {}}
-    return call_of("slots/list", name, shard, data, decode)
+    return call_of("slots/list", name, shard, decode, names=names, cursors=cursors or {})
 
 
 def slot_queues(name: str, shard: int, slot: str) -> Call[list[tuple[int, int]]]:
@@ -243,24 +243,14 @@ def slot_queues(name: str, shard: int, slot: str) -> Call[list[tuple[int, int]]]
     def decode(reply: Any) -> list[tuple[int, int]]:
         return [(int(one), queued) for one, queued in unpack(reply)["priorities"] or []]
 
-    data = {"names": [slot], "cursors": {}, "priorities": True}
-    return call_of("slots/list", name, shard, data, decode)
+    of_one = {"names": [slot], "cursors": {}}
+    return call_of("slots/list", name, shard, decode, **of_one, priorities=True)
 
 
-def pause(name: str, shard: int, slot: str) -> Call[bool]:
-    """-> whether there is a frontier."""
-    return call_of("slots/rule", name, shard, {"slot": slot, "paused": True}, bool)
-
-
-def resume(name: str, shard: int, slot: str) -> Call[bool]:
-    """-> whether there is a frontier."""
-    return call_of("slots/rule", name, shard, {"slot": slot, "paused": False}, bool)
-
-
-def limit(name: str, shard: int, slot: str, own: str) -> Call[bool]:
-    """``own`` as `SlotLimit.to_text` has it, with "-" for what stays as it is, "" for none;
-    -> whether there is a frontier."""
-    return call_of("slots/rule", name, shard, {"slot": slot, "own": own}, bool)
+def rule(name: str, shard: int, slot: str, **what: bool | str) -> Call[bool]:
+    """``paused`` or not; or ``own``, a limit as `SlotLimit.to_text` has it, with "-" for what stays
+    as it is, "" for none. -> whether there is a frontier."""
+    return call_of("slots/rule", name, shard, bool, slot=slot, **what)
 
 
 def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]:
@@ -269,7 +259,7 @@ def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]
     def decode(reply: Any) -> tuple[int, str]:
         return reply[0], reply[1].decode()
 
-    return call_of("slots/drop", name, shard, {"slot": slot, "cursor": cursor}, decode)
+    return call_of("slots/drop", name, shard, decode, slot=slot, cursor=cursor)
 
 
 # Orders to workers, and to the run
@@ -277,20 +267,18 @@ def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]
 
 def tell(name: str, what: str, workers: Sequence[str] | None) -> Call[int]:
     """Tell workers, None: all, "quiet", "work" or "stop"; -> how many were told."""
-    data = {"what": what, "workers": False if workers is None else workers}
-    return call_of("orders", name, 0, data, int)
+    to = False if workers is None else workers
+    return call_of("orders", name, 0, int, what=what, workers=to)
 
 
 def pause_run(name: str, *, paused: bool) -> Call[bool]:
     """Have no worker begin anything, or let them; -> whether there is a frontier."""
-    return call_of("orders", name, 0, {"what": "pause" if paused else "resume"}, bool)
+    return call_of("orders", name, 0, bool, what="pause" if paused else "resume")
 
 
 def mend(name: str, shard: int) -> Call[str]:
     """Take away the mark of a key that was damaged; -> that key, "" if there is none."""
-    return call_of(
-        "orders", name, shard, {"what": "mend"}, lambda key: key.decode(errors="replace")
-    )
+    return call_of("orders", name, shard, lambda key: key.decode(errors="replace"), what="mend")
 
 
 # The past
@@ -341,38 +329,37 @@ class Action(NamedTuple):
 
 def series(name: str, shard: int, *, seconds: int, most: int) -> Call[list[Sample]]:
     """-> the newest samples of a list, oldest first."""
-    data = {"list": f"series:{seconds}", "most": most}
-    return call_of("past", name, shard, data, _reading(Sample.read))
+    return call_of("past", name, shard, _reading(Sample.read), list=f"series:{seconds}", most=most)
 
 
 def marks(name: str) -> Call[list[Mark]]:
     """-> marks, oldest first."""
     read = _reading(msgspec.msgpack.Decoder(Mark).decode)
-    return call_of("past", name, 0, {"list": "marks", "most": 1_000}, read)
+    return call_of("past", name, 0, read, list="marks", most=1_000)
 
 
 def actions(name: str) -> Call[list[Action]]:
     """-> what was noted, oldest first."""
     read = _reading(msgspec.msgpack.Decoder(Action).decode)
-    return call_of("past", name, 0, {"list": "actions", "most": 1_000}, read)
+    return call_of("past", name, 0, read, list="actions", most=1_000)
 
 
 def note(name: str, by: str, what: str, on: str, number: int) -> Call[int]:
     """Note what somebody has done; -> 0 if it could not be noted."""
-    return call_of("past", name, 0, {"note": (by, what, on, number)}, int)
+    return call_of("past", name, 0, int, note=(by, what, on, number))
 
 
 def history(
     name: str, shard: int, *, ids: Sequence[str] | None = None, skip: int = 0, most: int = 0
 ) -> Call[list[tuple[str, float, bytes]]]:
     """-> (id, us since 1970 when it ended, record) of these requests, or of the newest ones."""
-    data = {"history": True, "ids": False if ids is None else ids, "skip": skip, "most": most}
 
     def decode(reply: list[bytes]) -> list[tuple[str, float, bytes]]:
         triples = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [(id.decode(errors="replace"), float(at), record) for id, at, record in triples]
 
-    return call_of("past", name, shard, data, decode)
+    which = {"ids": False if ids is None else ids, "skip": skip, "most": most}
+    return call_of("past", name, shard, decode, history=True, **which)
 
 
 def _reading(read: Callable[[bytes], T]) -> Callable[[list[bytes]], list[T]]:

@@ -81,11 +81,8 @@ def _block_errors(hashes: int, most: int = 600) -> list[float]:
 
 
 @functools.cache
-def _best_shape(error: float) -> tuple[float, int, float]:
-    """The load of a block, the number of hashes and the slope that reach ``error`` in least space.
-
-    The slope p describes the error before the layer is full: near enough error · fillᵖ.
-    """
+def _best_shape(error: float) -> tuple[float, int]:
+    """The load of a block and the number of hashes that reach ``error`` in least space."""
     best = (0.0, HASHES[0])
     for hashes in HASHES:
         low, high = 0.01, 400.0
@@ -96,8 +93,7 @@ def _best_shape(error: float) -> tuple[float, int, float]:
             else:
                 high = middle
         best = max(best, (low, hashes))
-    load, hashes = best
-    return load, hashes, math.log2(error / blocked_bloom_error(load / 2, hashes))
+    return best
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,6 @@ class Layer:
     hashes: int
     capacity: int
     error: float
-    slope: float
 
     @property
     def segments(self) -> int:
@@ -123,10 +118,8 @@ class Layer:
 
     def text(self) -> str:
         """As bitmap.lua reads it."""
-        return (
-            f"{self.blocks} {self.blocks_per_segment} {self.hashes} {self.capacity} "
-            f"{self.error:.6g} {self.slope:.4g}"
-        )
+        shape = self.blocks, self.blocks_per_segment, self.hashes, self.capacity
+        return " ".join([*map(str, shape), f"{self.error:.6g}"])
 
 
 @functools.cache
@@ -141,7 +134,7 @@ def bitmap_layers(error_rate: float, capacity: int) -> tuple[Layer, ...]:
     total = total_bytes = 0
     for number in range(1, MAX_LAYERS + 1):
         error = error_rate / (number * (number + 1))
-        load, hashes, slope = _best_shape(error)
+        load, hashes = _best_shape(error)
         if number == 1:
             wanted = capacity * HEADROOM
         else:
@@ -152,7 +145,7 @@ def bitmap_layers(error_rate: float, capacity: int) -> tuple[Layer, ...]:
         segments = round(blocks / per_segment) if number > 1 else math.ceil(blocks / per_segment)
         # Whole segments: each is allocated whole.
         blocks = max(1, segments) * per_segment
-        layer = Layer(blocks, per_segment, hashes, int(blocks * load), error, slope)
+        layer = Layer(blocks, per_segment, hashes, int(blocks * load), error)
         layers.append(layer)
         total += layer.capacity
         total_bytes += layer.bytes

@@ -91,77 +91,37 @@ class ClearFirst(FrontierError):
     """Raised by `join` when something is left of a former run: `clear` it, then join again."""
 
 
-@dataclass(frozen=True)
-class Crawl:
+Intent = dict[str, Any]
+"""Why somebody joins, as ``run/join.lua`` has it."""
+
+
+def crawl(run: str, terms: RunTerms = ANY_RUN, since: int = JUST_NOW, lost: int = 0) -> Intent:
     """A worker, on shard 0, which decides: it comes into the unfinished run, or begins one, which
     is then called ``run``. ``since``: when the worker was started, in us by the shard's `clock`;
     ``lost``: when a run began that the shard has lost and others have."""
-
-    run: str
-    terms: RunTerms = ANY_RUN
-    since: int = JUST_NOW
-    lost: int = 0
-
-    def to_input(self) -> dict[str, Any]:
-        terms = asdict(self.terms)
-        growth = terms.pop("growth")
-        return {
-            **terms,
-            "intent": "crawl",
-            "run": self.run,
-            "since": self.since,
-            "lost": self.lost,
-            "max_pending": str(growth["pending"] or ""),
-            "max_memory": str(growth["memory"] or ""),
-        }
+    growth = {f"max_{name}": str(most or "") for name, most in asdict(terms.growth).items()}
+    of_run = {name: value for name, value in asdict(terms).items() if name != "growth"}
+    return {"intent": "crawl", "run": run, "since": since, "lost": lost, **of_run, **growth}
 
 
-@dataclass(frozen=True)
-class Push:
+def produce(run: str, *, keep_seen: bool = False, keep_config: bool = False) -> Intent:
     """A producer, on shard 0: it adds to the run that is there, or begins one, called ``run``.
     ``keep_config``: also that one takes the stored configuration, and keeps what was seen if the
     last worker did."""
-
-    run: str
-    keep_seen: bool = False
-    keep_config: bool = False
-
-    def to_input(self) -> dict[str, Any]:
-        return {"intent": "push", **asdict(self)}
+    return {"intent": "push", "run": run, "keep_seen": keep_seen, "keep_config": keep_config}
 
 
-@dataclass(frozen=True)
-class Follow:
+def follow(first: Joined, *, begun: bool = False) -> Intent:
     """Whoever has joined the ``first`` shard, on another one: it comes into the same run.
     ``begun``: that one is known to have begun it."""
-
-    first: Joined
-    begun: bool = False
-
-    def to_input(self) -> dict[str, Any]:
-        return {
-            "intent": "follow",
-            "run": self.first.run,
-            "began": self.first.began,
-            "inherits": self.first.inherits,
-            "begun": self.begun,
-        }
+    of_first = {name: getattr(first, name) for name in ("run", "began", "inherits")}
+    return {"intent": "follow", **of_first, "begun": begun}
 
 
-@dataclass(frozen=True)
-class Return:
+def come_back(run: str, former: str) -> Intent:
     """A worker that was taken for dead comes back into ``run``, if that is still there. ``former``:
     its id until then."""
-
-    run: str
-    former: str
-
-    def to_input(self) -> dict[str, Any]:
-        return {"intent": "return", **asdict(self)}
-
-
-Intent = Crawl | Push | Follow | Return
-"""Why somebody joins."""
+    return {"intent": "return", "run": run, "former": former}
 
 
 @dataclass(frozen=True)
@@ -191,15 +151,12 @@ NOBODY = Registration("", 0.0)
 
 
 def call_of(
-    script: str,
-    name: str,
-    shard: int,
-    data: Mapping[str, Any],
-    decode: Callable[[Any], T],
-    backend: str = "",
+    script: str | tuple[str, str], name: str, shard: int, decode: Callable[[Any], T], /, **data: Any
 ) -> Call[T]:
-    """A call of the ``script`` of that name, on one shard; see `Call`."""
-    return Call.of(load(script, backend), meta_key(name, shard), data, decode)
+    """A call of a script, which is named with a dupefilter's backend if it has one, on one shard;
+    see `Call`."""
+    file, backend = (script, "") if isinstance(script, str) else script
+    return Call.of(load(file, backend), meta_key(name, shard), data, decode)
 
 
 def join(
@@ -226,10 +183,10 @@ def join(
         "format": FORMAT,
         "config": config.to_meta(),
         "any_shards": config.any_shards,
-        **intent.to_input(),
+        **intent,
         **registration.to_input(),
     }
-    return call_of("run/join", name, shard, data, decode)
+    return call_of("run/join", name, shard, decode, **data)
 
 
 def _refused(
@@ -241,8 +198,7 @@ def _refused(
             ago = None if answer["ago"] < 0 else answer["ago"] / 1e6
             return RunOver(name, answer["run"], answer["name"], ago)
         case "named":
-            wanted = intent.terms.name if isinstance(intent, Crawl) else ""
-            return RunMismatch(name, answer["name"], wanted)
+            return RunMismatch(name, answer["name"], intent["name"])
         case "differs":
             differences = {field: tuple(both) for field, both in answer["differences"].items()}
             if "arguments" in differences:
@@ -281,7 +237,7 @@ def _arguments_for_people(stored: str, given: str) -> tuple[str, str]:
 
 def clock(name: str) -> Call[int]:
     """-> the time of shard 0, in us since 1970."""
-    return call_of("run/server", name, 0, {}, lambda reply: int(reply[0]))
+    return call_of("run/server", name, 0, lambda reply: int(reply[0]))
 
 
 def leave(
@@ -294,8 +250,8 @@ def leave(
     returns: bool = False,
 ) -> Call[int]:
     """Give back what ``worker`` holds; -> leases left. ``returns``: under another id it stays."""
-    data = {"run": run, "worker": worker, "dead_max": dead_max, "returns": returns}
-    return call_of("run/leave", name, shard, data, int)
+    who = {"run": run, "worker": worker}
+    return call_of("run/leave", name, shard, int, **who, dead_max=dead_max, returns=returns)
 
 
 class Completion(NamedTuple):
@@ -324,14 +280,8 @@ def complete(
         what, of_run, number, shards, spread = reply
         return Completion(what.decode(), of_run.decode(), int(number), shards, spread == b"True")
 
-    data = {
-        "run": run,
-        "first": shard == 0,
-        "seal": seal,
-        "producer": producer,
-        "newcomer": newcomer,
-    }
-    return call_of("run/complete", name, shard, data, decode)
+    who = {"producer": producer, "newcomer": newcomer}
+    return call_of("run/complete", name, shard, decode, run=run, first=shard == 0, seal=seal, **who)
 
 
 def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
@@ -340,8 +290,7 @@ def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
 
     -> shard 0: the number of this visit, others: 1; 0 if the run is gone.
     """
-    data = {"run": run, "shard": shard, "visited": visited}
-    return call_of("run/open", name, shard, data, int)
+    return call_of("run/open", name, shard, int, run=run, shard=shard, visited=visited)
 
 
 class Look(NamedTuple):
@@ -358,8 +307,11 @@ def look(
 ) -> Call[Look]:
     """Look at a shard. ``mark`` is left there with ``worker``, if nothing is left; ``marked`` must
     be there, if something is not to count as left."""
-    data = {"worker": worker, "mark": mark, "marked": marked}
-    return call_of("run/look", name, shard, data, lambda reply: Look(bool(reply[0]), *reply[1:]))
+
+    def decode(reply: Any) -> Look:
+        return Look(bool(reply[0]), *reply[1:])
+
+    return call_of("run/look", name, shard, decode, worker=worker, mark=mark, marked=marked)
 
 
 def reap(
@@ -370,17 +322,17 @@ def reap(
     ``ttl``: seconds for which a worker lives without a sign of life.
     """
     terms = {"max_deliveries": max_deliveries, "dead_max": dead_max}
-    return call_of("run/reap", name, shard, {"run": run, "ttl": int(ttl * 1e6), **terms}, tuple)
+    return call_of("run/reap", name, shard, tuple, run=run, ttl=int(ttl * 1e6), **terms)
 
 
 def fill(name: str, shard: int) -> Call[Fill]:
     """-> how full the shard and its server are."""
-    return call_of("run/server", name, shard, {}, lambda reply: Fill(*reply[1:4]))
+    return call_of("run/server", name, shard, lambda reply: Fill(*reply[1:4]))
 
 
 def status(name: str, shard: int) -> Call[dict[str, Any]]:
     """-> ``run/status.lua``'s reply, {} if the shard is not there."""
-    return call_of("run/status", name, shard, {}, unpack)
+    return call_of("run/status", name, shard, unpack)
 
 
 def clear(
@@ -393,8 +345,12 @@ def clear(
     before: int = 0,
 ) -> Call[tuple[str, int]]:
     """Delete what is left of a run; -> status and number as in ``run/clear.lua``."""
-    data = {"all": everything, "mark": mark, "force": force, "before": before}
-    return call_of("run/clear", name, shard, data, lambda reply: (reply[0].decode(), int(reply[1])))
+
+    def decode(reply: Any) -> tuple[str, int]:
+        return reply[0].decode(), int(reply[1])
+
+    how = {"all": everything, "mark": mark, "force": force}
+    return call_of("run/clear", name, shard, decode, before=before, **how)
 
 
 def sweep(
@@ -404,12 +360,12 @@ def sweep(
 
     ``forget_shards``: the run that has no shards of former ones left.
     """
-    data = {"backend": backend, "all": everything, "forget_shards": forget_shards or False}
 
     def decode(reply: bytes | None) -> str | None:
         return reply.decode() if reply else None
 
-    return call_of("seen/sweep", name, shard, data, decode, backend)
+    data = {"backend": backend, "all": everything, "forget_shards": forget_shards or False}
+    return call_of(("seen/sweep", backend), name, shard, decode, **data)
 
 
 # Requests
@@ -471,8 +427,8 @@ def push(
         answer = unpack(reply)
         return "sealed" if answer["status"] == "sealed" else str(answer.get("outcome", ""))
 
-    data = {"run": run, "queues": queues, "enqueue": enqueue, "seen": seen}
-    return call_of("push", name, shard, data, decode, backend)
+    what = {"queues": queues, "enqueue": enqueue, "seen": seen}
+    return call_of(("push", backend), name, shard, decode, run=run, **what)
 
 
 def record_seen(
@@ -480,12 +436,6 @@ def record_seen(
 ) -> Call[list[int]]:
     """Record fingerprints in a dupefilter that stands alone; -> 1 for each that was new, else 0."""
     items = [fingerprint_item(seen.encode(each)) for each in fingerprints]
-    data = {
-        "what": "add",
-        "generation": generation,
-        "seen": seen.parameters(),
-        "fingerprints": items,
-    }
 
     def decode(reply: Any) -> list[int]:
         answers = list(reply)
@@ -493,7 +443,21 @@ def record_seen(
             raise ValueError(f"{answers!r:.100} is no answer of 0 or 1 for each fingerprint")
         return answers
 
-    return call_of("seen/filter", name, 0, data, decode, seen.name)
+    return filter_call(name, 0, generation, seen, "add", decode, fingerprints=items)
+
+
+def filter_call(
+    name: str,
+    shard: int,
+    generation: str,
+    seen: SeenFilter,
+    what: str,
+    decode: Callable[[Any], T],
+    **data: Any,
+) -> Call[T]:
+    """A question to a dupefilter, see ``seen/filter.lua``."""
+    data.update(what=what, generation=generation, seen=seen.parameters())
+    return call_of(("seen/filter", seen.name), name, shard, decode, **data)
 
 
 def take_posts(
@@ -506,8 +470,7 @@ def take_posts(
         items = zip(reply[::2], reply[1::2], strict=True)
         return {id.decode(errors="surrogateescape"): links for id, links in items}
 
-    data = {"run": run, "most": most, "hold": int(hold * 1e6)}
-    return call_of("post/take", name, shard, data, decode)
+    return call_of("post/take", name, shard, decode, run=run, most=most, hold=int(hold * 1e6))
 
 
 # robots.txt
@@ -522,17 +485,16 @@ def robots_txt(
     -> ("known", text, seconds for which it is valid), or "fetch", "wait" or "lost" with nothing.
     """
     kept = False if text is None else raw_string(text)
-    data = {"run": run, "host": host, "text": kept, "ttl": int(ttl * 1000)}
+
+    def decode(reply: Any) -> tuple[str, bytes, float]:
+        return reply[0].decode(), reply[1], reply[2] / 1000
+
     return call_of(
-        "robots",
-        name,
-        shard,
-        data,
-        lambda reply: (reply[0].decode(), reply[1], reply[2] / 1000),
+        "robots", name, shard, decode, run=run, host=host, text=kept, ttl=int(ttl * 1000)
     )
 
 
 def crawl_delay(name: str, shard: int, run: str, host: str, slot: str, delay: float) -> Call[bool]:
     """Set the delay in seconds that a host's robots.txt asks for; -> whether the slot's changed."""
     data = {"run": run, "host": host, "slot": slot, "delay": int(delay * 1e6)}
-    return call_of("slots/crawl_delay", name, shard, data, lambda reply: bool(reply == 1))
+    return call_of("slots/crawl_delay", name, shard, lambda reply: bool(reply == 1), **data)

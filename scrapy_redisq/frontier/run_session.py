@@ -174,7 +174,7 @@ class RunSession:
         """
         await self._give_back(session, returns=True)
         registration, run = self._registration(), self.joined.run
-        intent = calls.Return(run, session.worker_id)
+        intent = calls.come_back(run, session.worker_id)
         name, config = self.terms.name, self.joined.config
         await self.call(calls.join(name, session.shard, intent, config, registration))
         self._next_id = _new_worker_id()

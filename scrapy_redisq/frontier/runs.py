@@ -131,25 +131,24 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
         with contextlib.suppress(FrontierCorrupt):  # what is wrong is named by what follows
             yield from complete(name)
 
-    intent = calls.Crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
+    intent = calls.crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
     return (yield from _join_all(name, intent, newcomer.config, newcomer.registration))
 
 
-def join_as_producer(
-    name: str, config: FrontierConfig, *, keep_config: bool, keep_seen: bool
-) -> Steps[Joined]:
-    """The run that requests can be added to, begun if need be. Raises as `calls.join` does."""
+def join_as_producer(name: str, config: FrontierConfig, **keeps: bool) -> Steps[Joined]:
+    """The run that requests can be added to, begun if need be: see `calls.produce`. Raises as
+    `calls.join` does."""
     if config.spread:
         yield from _check_shard_0(name, config)
     with contextlib.suppress(FrontierCorrupt):
         yield from complete(name, producer=True)
 
-    return (yield from _join_all(name, calls.Push(new_id(), keep_seen, keep_config), config))
+    return (yield from _join_all(name, calls.produce(new_id(), **keeps), config))
 
 
 def _join_all(
     name: str,
-    intent: calls.Crawl | calls.Push,
+    intent: calls.Intent,
     config: FrontierConfig,
     registration: Registration = calls.NOBODY,
 ) -> Steps[Joined]:
@@ -159,11 +158,11 @@ def _join_all(
         numbers, trash = first.config.shard_numbers(name), first.trash
         try:
             for shard in numbers[1:]:
-                follow = calls.Follow(first, shard in first.begun)
+                follow = calls.follow(first, begun=shard in first.begun)
                 other = yield from _join_shard(name, shard, follow, first.config, registration)
                 trash += other.trash
         except FrontierLost:  # other processes have begun a later run meanwhile
-            intent = replace(intent, run=new_id())
+            intent = {**intent, "run": new_id()}
             continue
         except ShardLost as lost:
             for shard in numbers[: numbers.index(lost.shard)] if registration.worker else ():

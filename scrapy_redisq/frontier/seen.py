@@ -71,34 +71,28 @@ def _normalised(fingerprint: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class SeenStatus:
-    """What a dupefilter holds and what it may have cost so far."""
+    """What a dupefilter holds: fingerprints, how many fit before it grows, and the share of new
+    URLs that is taken for seen by now, at most."""
 
     count: int
-    """Fingerprints recorded."""
     capacity: int
-    """Fingerprints that fit before it grows."""
-    fill: float
-    """``count / capacity``."""
     expected_loss: float
-    """Share of new URLs that are now taken for seen, 0 to 1."""
-    expected_lost: float
-    """URLs lost so far, an upper estimate: all of ``count`` at today's share."""
+
+    @property
+    def fill(self) -> float:
+        return self.count / max(1, self.capacity)
 
     @classmethod
     def from_reply(cls, reply: Sequence[Any]) -> SeenStatus:
-        """The status from what ``seen/status.lua`` answers: numbers, or texts of numbers."""
-        count, capacity, fill, loss = (float(value) for value in reply)
-        return cls(int(count), int(capacity), fill, loss, count * loss)
+        """What a file of ``lua/shared/seen/`` says: numbers, or texts of them."""
+        return cls(int(reply[0]), int(reply[1]), float(reply[2]))
 
     @classmethod
-    def total(cls, parts: Iterable[SeenStatus]) -> SeenStatus:
-        """The status of several shards together: a new URL meets each in proportion to its size."""
-        parts = list(parts)
+    def total(cls, parts: Sequence[SeenStatus]) -> SeenStatus:
+        """The status of several shards together: a new URL meets one of them."""
         count = sum(part.count for part in parts)
-        capacity = sum(part.capacity for part in parts)
-        lost = sum(part.expected_lost for part in parts)
-        fill = count / capacity if capacity else 0.0
-        return cls(count, capacity, fill, lost / max(1, count), lost)
+        lost = sum(part.count * part.expected_loss for part in parts)
+        return cls(count, sum(part.capacity for part in parts), lost / max(1, count))
 
 
 def clock_and_probe(prefix: str) -> Call[tuple[int, bool]]:

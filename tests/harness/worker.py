@@ -136,7 +136,7 @@ class Worker:
         if former:
             joined = self.joined
             for session in former:
-                intent = calls.Return(joined.run, session.worker_id)
+                intent = calls.come_back(joined.run, session.worker_id)
                 call = calls.join(self.name, session.shard, intent, self.config, registration)
                 execute(self.client, call)
         else:

@@ -182,8 +182,8 @@ def test_heads_name_what_calls_send() -> None:
     """The Input of each script is what its call sends, all of it, and nothing else."""
     seen = SeenFilter("exact")
     terms: tuple[calls.Intent, ...] = (
-        *(calls.Crawl("r"), calls.Push("r")),
-        *(calls.Follow(JOINED), calls.Return("r", "w")),
+        *(calls.crawl("r"), calls.produce("r")),
+        *(calls.follow(JOINED), calls.come_back("r", "w")),
     )
     made: list[Call[object]] = [
         exchange(),
@@ -210,8 +210,8 @@ def test_heads_name_what_calls_send() -> None:
         admin.requeue("n", 0, [(b"1", "", None)]),
         admin.list_slots("n", 0),
         admin.slot_queues("n", 0, "s"),
-        *(action("n", 0, "s") for action in (admin.pause, admin.resume)),
-        admin.limit("n", 0, "s", ""),
+        admin.rule("n", 0, "s", paused=True),
+        admin.rule("n", 0, "s", own=""),
         admin.drop("n", 0, "s", "0"),
         calls.crawl_delay("n", 0, "r", "host", "s", 0.0),
         calls.record_seen("n", "g", seen, []),

@@ -643,7 +643,7 @@ def test_where_arguments_are_not_compared(client: redis.Redis) -> None:
         assert worker.joined.config.arguments == arguments
         worker.exchange_all()
         assert worker.leave()
-    pushed = calls.join(NAME, 0, calls.Push("pushed", keep_config=True), EXACT)
+    pushed = calls.join(NAME, 0, calls.produce("pushed", keep_config=True), EXACT)
     assert execute(client, pushed).config.arguments == ""
 
 

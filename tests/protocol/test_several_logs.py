@@ -592,7 +592,7 @@ def test_a_requeue_to_a_shard_that_has_lost_its_seal(servers: Servers, view: Fro
 def test_a_requeue_while_another_run_begins(servers: Servers, view: Frontier) -> None:
     """Shard 0 has begun it, shard 1 not yet: dead letters stay what they are."""
     one_dead(servers)
-    execute(servers, calls.join(NAME, 0, calls.Crawl("later"), CONFIG))
+    execute(servers, calls.join(NAME, 0, calls.crawl("later"), CONFIG))
     with pytest.raises(FrontierLost):
         view.requeue()
     assert len(list(view.dead())) == 1
@@ -621,7 +621,7 @@ def test_replicas_are_waited_for() -> None:
 
     async def ask(master: RedisServer, replicas: int) -> bool:
         async with redis.asyncio.Redis.from_url(master.url) as client:
-            call = calls.join(NAME, 0, calls.Crawl("run"), EXACT)
+            call = calls.join(NAME, 0, calls.crawl("run"), EXACT)
             joined, confirmed = await execute_and_wait(client, call, replicas)
             assert joined.run == "run"
             return confirmed

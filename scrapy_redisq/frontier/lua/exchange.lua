@@ -19,12 +19,12 @@
 --          status of its last answer}, report (JSON, of the worker), history {{id, record}...} (of
 --          what it finishes), history_max (records that are kept)
 -- Reply    {status} or {status, msgpack map, {lease, record, lease, record...}}. The map has
---          outcome (see enqueue()), created, finished, complete (see all_finished()), waiting, dead,
---          full (Redis is at its maxmemory), overdue_in (ms until a worker may be dead; 0: one is),
---          next_due (ms until it is worth asking again; -1: nothing waits), turns {turn...} (see
---          told_of()), stuck (see stuck_for()), post_due (ms until somebody should take the oldest
---          post; -1: there is none), told (by people, see orders.lua; 'paused' while the crawl is;
---          or ''). The status is
+--          outcome (see enqueue()), created, finished, complete (see all_finished()), waiting,
+--          dead, full (Redis is at its maxmemory), overdue_in (ms until a worker may be dead; 0:
+--          one is), next_due (ms until it is worth asking again; -1: nothing waits), turns
+--          {turn...} (see told_of()), stuck (see stuck_for()), post_due (ms until somebody should
+--          take the oldest post; -1: there is none), told (by people, see orders.lua; 'paused'
+--          while the crawl is; or ''). The status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again

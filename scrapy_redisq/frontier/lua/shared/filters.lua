@@ -3,7 +3,8 @@
 --
 --   add(base, params, fingerprints)  -> for each 1: it was new, or 0; a second call answers 0
 --   has(base, params, fingerprints)  -> for each 1: it is there, or 0; nothing is recorded
---   status(base, params)             -> see status_of()
+--   status(base, params)             -> {how many there are, how many fit before it grows, and as
+--                                       a text the share of new ones that is taken for known}
 --   keys(base)                       -> a function next_key, see drop_keys()
 
 -- A number of a filter, `default` if it is not there. Loops may go by it: what another hand has
@@ -39,10 +40,4 @@ local function drop_keys(filter, base, limit)
   end
   redis.call('HSET', base, 'dropped', cursor)
   return false
-end
-
--- What `status` answers: {count, capacity, fill, expected error rate}
-local function status_of(count, capacity, expected)
-  return {count, capacity, string.format('%.6g', count / capacity),
-    string.format('%.6g', expected)}
 end

@@ -6,8 +6,8 @@
 --           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;
 --                                 made when its first bit is set, at its full size
 -- params    {shapes of all layers that there may ever be}, one string: layers joined by ";", each
---           "blocks blocks_per_segment k capacity error slope" (frontier/seen/bitmap_layout.py
---           computes them). A layer keeps the shape it was made with.
+--           "blocks blocks_per_segment k capacity error" (frontier/bitmap_layout.py computes
+--           them). A layer keeps the shape it was made with.
 -- Layout    Fingerprint of 20 bytes: the first four choose the block, each further byte one of
 --           256 bits in one of the block's four quarters in turn, k of them. So a lookup reads
 --           one block a layer, and an insertion writes one block of the newest layer.
@@ -28,15 +28,14 @@ for i = 0, 32 do
 end
 
 local function parse(base, number, shape)
-  local blocks, per_segment, k, capacity, rate, slope =
-    string.match(shape, '^(%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
+  local blocks, per_segment, k, capacity, rate =
+    string.match(shape, '^(%d+) (%d+) (%d+) (%d+) (%S+)')
   return {
     blocks = number_within(blocks, '', 1, MOST),
     per_segment = number_within(per_segment, '', 1, MOST_BLOCKS_A_SEGMENT),
     k = number_within(k, '', 1, 16),
     capacity = number_within(capacity, '', 0, MOST),
     rate = number_within(rate, '', 0, 1),
-    slope = number_within(slope, '', 0, MOST),
     prefix = base .. ':' .. number .. ':',
     keys = {},
   }
@@ -171,16 +170,13 @@ local function has(base, params, fingerprints)
 end
 
 local function status(base, params)
-  local layers, newest, total = load(base)
-  if #layers == 0 then return status_of(0, parse(base, 1, shape_of(params, 1)).capacity, 0) end
-  local capacity, expected = 0, 0
-  for number, layer in ipairs(layers) do
-    capacity = capacity + layer.capacity
-    local filled = number == #layers and newest / layer.capacity or 1
-    -- The error of a layer goes with a power of its fill, near enough above a half.
-    expected = expected + layer.rate * filled ^ layer.slope
+  local layers, _, total = load(base)
+  local capacity, loss = 0, 0
+  for _, layer in ipairs(layers) do
+    capacity, loss = capacity + layer.capacity, loss + layer.rate
   end
-  return status_of(total, capacity, expected)
+  if #layers == 0 then capacity = parse(base, 1, shape_of(params, 1)).capacity end
+  return {total, capacity, tostring(loss)}
 end
 
 local function keys(base)

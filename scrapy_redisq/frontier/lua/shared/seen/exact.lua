@@ -134,7 +134,7 @@ end
 
 local function status(base, params)
   load(base, params)
-  return status_of(count, buckets * FILL, count / 2 ^ 64)
+  return {count, buckets * FILL, tostring(count / 2 ^ 64)}
 end
 
 local function keys(base)

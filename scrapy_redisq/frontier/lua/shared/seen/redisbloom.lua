@@ -122,25 +122,12 @@ local function has(base, params, fingerprints)
 end
 
 local function status(base, params)
-  local state = load(base, params)
-  if state.filters == 0 then
-    return status_of(0, unit_of(tonumber(params[2]), rate_of(state, 1)), 0)
-  end
-  -- Earlier filters are full, and so are the layers of the newest one up to the last.
-  local expected = 0
-  for filter = 1, state.filters - 1 do
-    expected = expected + rate_of(state, filter) * (1 - 2 ^ -LAYERS)
-  end
-  local rate, held = rate_of(state, state.filters), LAYERS * state.unit - state.room
-  local layers = math.max(1, math.ceil(held / state.unit))
-  expected = expected + rate * (1 - 2 ^ (1 - layers))
-  -- A Bloom filter at its optimum has half its bits set when full: (1 - 2^-x)^k at the
-  -- fill x, with k = log2(1 / error).
-  local last_rate = rate / 2 ^ layers
-  local fill = held / state.unit - (layers - 1)
-  local k = math.ceil(-math.log(last_rate) / math.log(2))
-  expected = expected + last_rate * (2 - 2 ^ (1 - fill)) ^ k
-  return status_of(state.total, state.capacity - (LAYERS - layers) * state.unit, expected)
+  local state, loss = load(base, params), 0
+  if state.filters == 0 then return {0, unit_of(tonumber(params[2]), rate_of(state, 1)), 0} end
+  for filter = 1, state.filters do loss = loss + rate_of(state, filter) end
+  -- Layers that are not made yet make no room.
+  local later = math.min(LAYERS - 1, math.floor(state.room / state.unit))
+  return {state.total, state.capacity - later * state.unit, tostring(loss)}
 end
 
 -- The module frees a filter as a whole, in 0.14 ms for each megabyte.
