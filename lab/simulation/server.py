@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lab.simulation.network import Network
 
 TIME_KEY = "simulation:time"
-TIME = "redis.call('TIME')"
+TIME = "server.call('TIME')"
 """What is replaced in the scripts, and by what."""
 VIRTUAL_TIME = f"redis.call('LRANGE', '{TIME_KEY}', 0, 1)"
 

@@ -158,7 +158,6 @@ class ShardSession:
             "run": self.run_id,
             "acked": outgoing.acked,
             "seen": self._seen,
-            "held": len(self.held),
             "want": min(want, MAX_CLAIMS),
             "slot_limit": slot_limit,
             "suspects": suspects,

@@ -204,29 +204,6 @@ def test_a_record_that_was_written_over(member: Callable[..., Worker], client: r
     assert worker.leave()
 
 
-@pytest.mark.parametrize("name", ["created", "finished", "leased", "waiting"])
-@pytest.mark.parametrize("value", ["-7", "1000", "abc"])
-def test_counts_of_another_hand(one_client: redis.Redis, name: str, value: str) -> None:
-    """No count keeps a crawl from ending, or ends it early."""
-    client, member = one_client, _maker(one_client)
-    worker, other = member(), member()
-    add(worker, "a", "b", "c")
-    client.hset(key("counts"), name, value)
-    (lease,) = worker.claim(1)
-    assert not ask(other, 0).complete
-    client.hset(key("counts"), name, value)
-    worker.finish(lease, "dead", reason="test")
-    held = worker.claim(5)
-    assert len({lease.id for lease in held}) == client.hlen(key(f"leases:{worker.id}")) == 2
-    assert not ask(other).complete
-    for lease in held:
-        worker.finish(lease)
-    worker.exchange()
-    assert crawl(client, other) == []
-    worker.leave()
-    assert other.leave()
-
-
 def name_of(name: str, worker: Worker) -> str:
     """A key's name for this worker and its run."""
     return name.replace("%s", worker.id).replace("RUN", worker.joined.run)
@@ -255,7 +232,7 @@ def test_a_deleted_key(member: Callable[..., Worker], client: redis.Redis, name:
     worker.leave()
     _die(client, worker)
     crawl(client, other)
-    add(other, "new")
+    add(other, "new", slot="elsewhere")
     assert crawl(client, other) == ["new"]
     assert other.leave()
 
@@ -395,22 +372,6 @@ def test_counts_are_written_once_though_a_key_is_damaged(
     assert count(client, "claimed") == 1
 
 
-def test_what_another_run_has_left_hides_nothing(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Queues that nothing leads to any more are found by the next request for them: a crawl that
-    was begun after somebody has deleted `ready` has all of its own requests."""
-    worker = member()
-    add(worker, "a", "b")
-    client.delete(key("ready"))
-    assert worker.exchange(10).complete  # type: ignore[union-attr]
-    assert worker.leave()
-    heir = member()
-    assert heir.joined.new
-    add(heir, "c")
-    assert "c" in crawl(client, heir)
-
-
 def test_it_is_said_that_requests_are_missing_though_the_last_worker_was_killed(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:
@@ -446,25 +407,6 @@ def test_a_request_whose_deliveries_are_more_than_is_allowed_now(
         assert [letter.reason for letter in frontier.dead()] == ["deliveries"]
     reply = ask(member())
     assert (reply.complete, reply.created - reply.finished) == (True, 0)
-
-
-def test_leases_that_the_worker_knows_nothing_of(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """They are nobody's work while it lives: it would wait for them for ever. A request among them
-    is fetched, the rest are dead letters; what it does know of stays with it."""
-    worker = member()
-    add(worker, "a", "b")
-    worker.claim(1)
-    leases = key(f"leases:{worker.id}")
-    client.hset(leases, mapping={"1.1": b"0:4:host\0\1c", "x": b"broken", "": b""})
-    assert [lease.entry[1:] for lease in worker.claim(5)] == [b"b"]
-    assert client.hlen(leases) == 5
-    for _, lease in list(worker.holding.values()):
-        worker.finish(lease)
-    assert crawl(client, worker) == ["c"]
-    assert count(client, "dead") == 2
-    assert worker.leave()
 
 
 @pytest.mark.parametrize("field", ["width", "count"])

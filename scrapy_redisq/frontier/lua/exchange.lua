@@ -2,22 +2,22 @@
 -- correct frontier: a page's links are in it before or with its end.
 --
 -- Input    worker, run, acked (number of the last exchange whose reply arrived), ttl (us), seen
---          (parameters of the dupefilter), held (leases that it knows of), want (entries to claim),
---          slot_limit, suspect_from (deliveries from which an entry is a suspect: it may be what
---          its workers died of), suspects (how many of those to claim at most),
---          most_bytes (of an entry), starting, seeded, pages, items, dead_max; if there is some:
---          queues, enqueue, also (see shared/enqueue.lua), letters {{identity, slot, priority,
---          entry or '', reason, detail, error, status}...} (of what could not be enqueued), done
---          {{slot, {lease...}}...}, retried {{lease, priority, serialised request, ms}...},
---          released {{lease, serialised request in the place of its own (its slot backs off)}...},
---          dead {{lease, reason, detail, error, status, whether nobody has enqueued it}...}, posts
---          {{id, links}...} (see shared/post.lua), hold (us, for these; with shards on several
---          servers only), delivered {id...} (posts that are no longer needed), begun {shard...}
---          (that have begun the run for good), room {slot = limit}, tally {count = what is added to
---          it}, turns {{slot, ... (see report_turn()), entries to claim of it}...}, results {{slot,
---          ... (see report_download())}...}, back_off (terms for these), statuses {slot = HTTP
---          status of its last answer}, report (JSON, of the worker), history {{id, record}...} (of
---          what it finishes), history_max (records that are kept)
+--          (parameters of the dupefilter), want (entries to claim), slot_limit, suspect_from
+--          (deliveries from which an entry is a suspect: it may be what its workers died of),
+--          suspects (how many of those to claim at most), most_bytes (of an entry), starting,
+--          seeded, pages, items, dead_max; if there is some: queues, enqueue, also (see
+--          shared/enqueue.lua), letters {{identity, slot, priority, entry or '', reason, detail,
+--          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},
+--          retried {{lease, priority, serialised request, ms}...}, released {{lease, serialised
+--          request in the place of its own (its slot backs off)}...}, dead {{lease, reason, detail,
+--          error, status, whether nobody has enqueued it}...}, posts {{id, links}...} (see
+--          shared/post.lua), hold (us, for these; with shards on several servers only), delivered
+--          {id...} (posts that are no longer needed), begun {shard...} (that have begun the run for
+--          good), room {slot = limit}, tally {count = what is added to it}, turns {{slot, ... (see
+--          report_turn()), entries to claim of it}...}, results {{slot, ... (see
+--          report_download())}...}, back_off (terms for these), statuses {slot = HTTP status of its
+--          last answer}, report (JSON, of the worker), history {{id, record}...} (of what it
+--          finishes), history_max (records that are kept)
 -- Reply    {status} or {status, msgpack map, {lease, record, lease, record...}}. The map has
 --          outcome (see enqueue()), created, finished, complete (see all_finished()), waiting,
 --          dead, full (Redis is at its maxmemory), overdue_in (ms until a worker may be dead; 0:
@@ -26,7 +26,7 @@
 --          take the oldest post; -1: there is none), told (by people, see orders.lua; 'paused'
 --          while the crawl is; or ''). The status is
 --            ok       it was applied
---            replayed it had been applied before; the leases are those that it brought then
+--            replayed it had been applied before; the leases are all that the worker has
 --            gone     the worker was reaped or is unknown: it must join again
 --            rewound  the server lost acknowledged exchanges: it must leave and join again
 --            lost     the run is gone
@@ -47,8 +47,7 @@ local meta = fields_of(META, 'run', 'order', 'generation', 'state', 'limited', '
 if meta.run ~= input.run then return {'lost'} end
 if meta.corrupt then corrupt(meta.corrupt) end
 if not meta.generation then corrupt(META) end
-local me = fields_of(worker_key(worker), 'seq', 'starting', 'waiting', 'duplicates', 'claims',
-  'told')
+local me = fields_of(worker_key(worker), 'seq', 'starting', 'waiting', 'duplicates', 'told')
 
 -- 2. replay check
 local seq = tonumber(me.seq or '')
@@ -116,11 +115,9 @@ local due = promote(meta.order)
 -- 7. claim
 local leases, told = {}, {}
 if replayed then
-  leases = leases_of_claim(me.claims, seq)
+  leases = leases_again()
 else
   leases, told, due = claim(turns, limited, due)
-  -- Leases that somebody has written here are nobody's work: the worker knows nothing of them.
-  if #leases == 0 and input.want > 0 and input.held == 0 then take_back(worker) end
 end
 
 -- 8. reply

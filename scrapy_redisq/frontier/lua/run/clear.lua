@@ -39,16 +39,6 @@ local function members_of(key, most)
   return {}
 end
 
--- Forgets what is known of a slot, but for what a person has said.
-local function forget_slot(slot)
-  local key = slot_key(slot)
-  local said = redis.pcall('HMGET', key, 'own', 'held')
-  redis.call('DEL', key)
-  for i, field in ipairs({'own', 'held'}) do
-    if said[i] then redis.call('HSET', key, field, said[i]) end
-  end
-end
-
 local queues_left, touched = 1000, 0
 
 -- -> whether that is all of them
@@ -74,11 +64,13 @@ end
 
 clear_members(READY, function(slot)
   if not delete_queues(slot) then return false end
-  if input.all then forget_slot(slot) end
+  if input.all then redis.call('DEL', slot_key(slot)) end
 end)
 clear_members(WORKERS, function(worker)
   if input.all then
-    for _, slot in ipairs(redis.call('HKEYS', tokens_key(worker))) do forget_slot(slot) end
+    for _, slot in ipairs(redis.call('HKEYS', tokens_key(worker))) do
+      redis.call('DEL', slot_key(slot))
+    end
     redis.call('UNLINK', tokens_key(worker))
   else
     return_tokens(worker)

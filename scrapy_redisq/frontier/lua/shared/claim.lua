@@ -26,16 +26,11 @@ local function hold_from(n)
   count('claimed', n_claimed - n)
 end
 
--- The leases that exchange `seq` brought, and the worker still has, by what claim() noted of it.
-local function leases_of_claim(noted, seq)
-  local at, first, last, time = string.match(noted or '', '^(%d+) (%d+) (%d+)(%.%d+)$')
-  local found, ids = {}, {}
-  if tonumber(at) ~= seq then return found end
-  for i = 0, math.min(last - first, CHUNK) do ids[i + 1] = integer(first + i) .. time end
-  for i, record in ipairs(redis.call('HMGET', leases_of(input.worker), unpack(ids))) do
-    if record and origin_of(record) then
-      found[#found + 1], found[#found + 2] = ids[i], record
-    end
+-- All leases that the worker has: a reply was lost, and it knows of those that it has heard of.
+local function leases_again()
+  local found = {}
+  for id, record in pairs(hash_of(leases_of(input.worker))) do
+    if origin_of(record) then found[#found + 1], found[#found + 2] = id, record end
   end
   return found
 end
@@ -198,10 +193,6 @@ local function claim(turns, with_limits, due)
       'LIMIT', 0, 1)
     local at = tonumber(later[2])
     if at then due = math.min(due or at, at) end
-  end
-  if n_claimed > 0 then
-    local range = integer(first_number + 1) .. ' ' .. integer(first_number + n_claimed) .. suffix
-    redis.call('HSET', worker_key(input.worker), 'claims', input.acked + 1 .. ' ' .. range)
   end
   return claimed_leases, told_turns, due
 end
