@@ -74,7 +74,7 @@ def test_the_map_of_a_noun_is_true(room: str) -> None:
 
 def test_the_frontier_knows_no_scrapy() -> None:
     """All of frontier/ is imported by a process that then knows neither Scrapy nor Twisted, and no
-    room but errors and reasons."""
+    room but errors."""
     code = """
 import importlib, json, pkgutil, sys
 import scrapy_redisq.frontier as frontier
@@ -89,7 +89,7 @@ print(json.dumps(sorted(sys.modules)))
     assert ["scrapy_redisq", "frontier", "run_session"] in names
     assert not {parts[0] for parts in names} & {"scrapy", "twisted", "itemadapter"}
     ours = {parts[1] for parts in names if parts[0] == "scrapy_redisq" and len(parts) > 1}
-    assert ours == {"frontier", "errors", "reasons"}
+    assert ours == {"frontier", "errors"}
 
 
 # Scrapy's private names
