@@ -9,7 +9,6 @@
                    other
 ``run_session``    one worker in a run: joining, coming back, the end, leaving; ``runs`` the steps
                    of that over all shards, ``listener`` hears what workers and commands publish
-``sharing``        how its shards share what the worker wants
 ``shard_session``  the worker's part in one shard, without any network: what it holds, the next
                    exchange and when that is due (``pace``)
 ``outgoing``       in it, what is sent: in order, in numbered exchanges

@@ -35,9 +35,6 @@ T = TypeVar("T")
 Steps = Generator[Call[Any], Any, T]
 """What a procedure is: it yields calls, is sent what they return, and returns a T."""
 
-PROMPT = 0.5
-"""Seconds that the answer to a question for the time may take."""
-
 ATTEMPTS = 20
 """How often a run is joined anew because other processes began one at the same time."""
 
@@ -99,23 +96,18 @@ def first_look(name: str, started: float, config: FrontierConfig) -> Steps[tuple
     keeps the dupefilter of ``config``.
 
     A worker asks before it joins for the first time: a join that is on its way for long makes it no
-    younger. An answer that takes long says little, so there is a second question, and a third.
+    younger.
     """
-    backend = config.backend
-    answers: list[tuple[float, int]] = []
-    while len(answers) < 3 and min(answers, default=(PROMPT, 0))[0] >= PROMPT:
-        asked = time.monotonic()
-        if backend:
-            now: int = yield calls.clock(name)
-        else:
-            now, found = yield clock_and_probe(key_prefix(name, 0))
-            backend = "redisbloom" if found else "bitmap"
-        answers.append((time.monotonic() - asked, now - int((asked - started) * 1e6)))
-    if not config.backend and config.spread:
-        for shard in config.shard_numbers(name)[1:]:
+    asked, backend = time.monotonic(), config.backend
+    if backend:
+        now: int = yield calls.clock(name)
+    else:
+        now, found = yield clock_and_probe(key_prefix(name, 0))
+        backend = "redisbloom" if found else "bitmap"
+        for shard in config.shard_numbers(name)[1:] if config.spread else ():
             _, found = yield clock_and_probe(key_prefix(name, shard))
             backend = backend if found else "bitmap"
-    return min(answers)[1], backend
+    return now - int((asked - started) * 1e6), backend
 
 
 # Joining

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from scrapy_redisq.frontier import calls, sharing
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.exchange import read_reply, result_item
 from scrapy_redisq.frontier.names import meta_key
 from scrapy_redisq.frontier.operations import (
@@ -249,6 +249,56 @@ class ShardSession:
         self._told_begun.clear()
         self.is_void = False
 
+    # What it has to know of the other shards
+
+    @property
+    def _others(self) -> list[ShardSession]:
+        return [other for other in self.run_session.sessions if other is not self]
+
+    def _may_ask(self) -> bool:
+        """Whether the worker should ask this shard when it runs low.
+
+        Of those that have enough one at a time, by turns: so that as much comes with an exchange as
+        if there were but one shard. If none is known to have enough, all of them.
+        """
+        enough = [one for one in self.run_session.sessions if one.has_enough()]
+        return not enough or (
+            self is min(enough, key=lambda one: one.asked_at)
+            and not any(one.wanted for one in enough)
+        )
+
+    def share(self, demand: Demand) -> tuple[int, bool]:
+        """How many entries the next exchange may claim, and whether a suspect.
+
+        A shard that has enough gives all that is wanted; else it is parted between the shards that
+        may have something. One that asks although it had nothing lately has a part as well; one
+        that does not answer would take its part from other shards for as long as it is waited for.
+        A worker holds one suspect at a time, so that a request that kills its workers takes no
+        others into the dead letters with it.
+        """
+        if self.is_silent and self._others:
+            return 0, False
+        others = [other for other in self._others if other.answers()]
+        asked = [other for other in others if other.wanted is not None]
+        left = demand.want - sum(other.wanted or 0 for other in asked)
+        askers = 1
+        if not self.has_enough():
+            askers += sum(other.pace.may_have_more() for other in others if other not in asked)
+        has_suspect = any(one.suspects for one in self.run_session.sessions)
+        no_suspect = not has_suspect and not any(other.wants_suspect for other in asked)
+        return max(0, math.ceil(left / askers)), no_suspect
+
+    def held_elsewhere(self) -> int:
+        """Requests of other shards that the worker has not ended, or may be given right now."""
+        return sum(other.unended() + (other.wanted or 0) for other in self._others)
+
+    def adds_elsewhere(self) -> bool:
+        """Whether another shard has not acknowledged some requests, or may yet lose some that
+        nobody but this worker would ask for again."""
+        return any(
+            other.outgoing.requests > 0 or other.unsafe.may_ask_again for other in self._others
+        )
+
     # When
 
     def answers(self) -> bool:
@@ -292,7 +342,7 @@ class ShardSession:
         waiting = len(self)
         is_news = self.said_starting and not self.may_add()[0]
         return self.pace.pause(
-            low=demand.low and sharing.may_ask(self, run.sessions),
+            low=demand.low and self._may_ask(),
             within=math.inf if demand.within is None else demand.within,
             urgent=demand.urgent,
             waiting=waiting > 0 or is_news,
@@ -309,4 +359,4 @@ class ShardSession:
         """(Requests may yet be added that no page of this shard stands for, all start requests were
         added)."""
         starting, seeded = self.run_session.worker.starting()
-        return starting or sharing.adds_elsewhere(self, self.run_session.sessions), seeded
+        return starting or self.adds_elsewhere(), seeded

@@ -18,7 +18,7 @@ from scrapy_redisq.errors import (
     FrontierLost,
     ScriptFailed,
 )
-from scrapy_redisq.frontier import calls, round_trips, sharing
+from scrapy_redisq.frontier import calls, round_trips
 from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.operations import Delivered, Reply, TurnReport
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
@@ -116,7 +116,7 @@ async def _exchange(session: ShardSession, demand: Demand) -> None:
     if session.is_void:
         await run.come_back(session)
     pace.woken = pace.told = pace.confirms = False
-    want, session.wants_suspect = sharing.share(session, run.sessions, demand)
+    want, session.wants_suspect = session.share(demand)
     session.wanted = want
     if want:
         session.asked_at = time.monotonic()
@@ -183,7 +183,7 @@ def _next_call(
         told["report"] = report
     return session.call(
         want=want,
-        most=demand.most - sharing.held_elsewhere(session, run.sessions),
+        most=demand.most - session.held_elsewhere(),
         slot_limit=demand.slot_limit,
         room=demand.room,
         suspects=int(session.wants_suspect),

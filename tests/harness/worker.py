@@ -33,7 +33,6 @@ from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.sharing import adds_elsewhere
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import ServerHelp, Terms
 
@@ -259,7 +258,7 @@ class Worker:
         Raises `FrontierLost` if the run is gone.
         """
         session = self.sessions[shard]
-        may_add = starting or adds_elsewhere(session, self.sessions)
+        may_add = starting or session.adds_elsewhere()
         call = session.call(want=want, starting=may_add, **options)
         if lose == "request":
             return None
