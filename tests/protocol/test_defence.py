@@ -409,19 +409,6 @@ def test_a_request_whose_deliveries_are_more_than_is_allowed_now(
     assert (reply.complete, reply.created - reply.finished) == (True, 0)
 
 
-@pytest.mark.parametrize("field", ["width", "count"])
-def test_a_number_that_is_none(one_client: redis.Redis, field: str) -> None:
-    """The key that has it is named, as one of another type is."""
-    worker = _maker(one_client)()
-    add(worker, "a")
-    one_client.hset(key(f"seen:{worker.joined.run}"), field, "x")
-    worker.enqueue("b")
-    with pytest.raises(FrontierCorrupt, match="seen:"):
-        worker.exchange()
-    with pytest.raises(FrontierCorrupt, match="seen:"):
-        _maker(one_client)()
-
-
 def test_a_dupefilter_that_nobody_knows(one_client: redis.Redis) -> None:
     """It is named, and no file is looked for."""
     _maker(one_client)()

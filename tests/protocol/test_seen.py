@@ -6,6 +6,7 @@ import hashlib
 import math
 import random
 from collections.abc import Sequence
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -37,6 +38,9 @@ def fingerprint(value: object) -> bytes:
     return hashlib.sha1(repr(value).encode()).digest()
 
 
+DROP_KEYS = resources.files("scrapy_redisq.frontier").joinpath("lua/shared/filters.lua").read_text()
+
+
 class Filter:
     """One dupefilter on a server, driven as the frontier's scripts drive it."""
 
@@ -46,7 +50,7 @@ class Filter:
         self._before = before
 
     def run(self, body: str, encoded: Sequence[bytes | str] = (), limit: int = 0) -> Any:
-        text = source(f"seen=shared/seen/{self.seen.name}", body=f"return {body}")
+        text = source(f"seen=shared/seen/{self.seen.name}", body=f"{DROP_KEYS}\nreturn {body}")
         items = [raw_string(item) if isinstance(item, bytes) else item for item in encoded]
         data = {"base": BASE, "params": self.seen.parameters(), "items": items, "limit": limit}
         script = self.client.register_script(self._before + text)

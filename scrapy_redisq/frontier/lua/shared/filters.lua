@@ -7,14 +7,6 @@
 --                                       a text the share of new ones that is taken for known}
 --   keys(base)                       -> a function next_key, see drop_keys()
 
--- A number of a filter, `default` if it is not there. Loops may go by it: what another hand has
--- written in its place makes the key a damaged one.
-local function number_within(text, default, least, most)
-  local number = tonumber(text or default)
-  if number and number >= least and number <= most then return number end
-  error('WRONGTYPE a number of another hand', 0)
-end
-
 -- Raises the error of an answer that a command cannot give: a request that is taken for known by
 -- mistake is lost.
 local function wrong_answer(answer, command, key)

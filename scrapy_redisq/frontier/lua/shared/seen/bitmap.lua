@@ -12,11 +12,8 @@
 --           256 bits in one of the block's four quarters in turn, k of them. So a lookup reads
 --           one block a layer, and an insertion writes one block of the newest layer.
 -- Cost      per new fingerprint about 6.5 µs, and 1.5 µs for each layer before the newest.
--- Include   shared/filters
 
 local BLOCK = 128 -- bytes
-local MOST_BLOCKS_A_SEGMENT = 32 * 1024 * 1024 / BLOCK
-local MOST_LAYERS, MOST = 40, 2 ^ 40
 local WORDS = '<' .. string.rep('I4', BLOCK / 4)
 local byte = string.byte
 
@@ -31,11 +28,11 @@ local function parse(base, number, shape)
   local blocks, per_segment, k, capacity, rate =
     string.match(shape, '^(%d+) (%d+) (%d+) (%d+) (%S+)')
   return {
-    blocks = number_within(blocks, '', 1, MOST),
-    per_segment = number_within(per_segment, '', 1, MOST_BLOCKS_A_SEGMENT),
-    k = number_within(k, '', 1, 16),
-    capacity = number_within(capacity, '', 0, MOST),
-    rate = number_within(rate, '', 0, 1),
+    blocks = tonumber(blocks),
+    per_segment = tonumber(per_segment),
+    k = tonumber(k),
+    capacity = tonumber(capacity),
+    rate = tonumber(rate),
     prefix = base .. ':' .. number .. ':',
     keys = {},
   }
@@ -46,10 +43,9 @@ local function load(base)
   local state = redis.call('HMGET', base, 'layers', 'newest', 'total')
   local layers, shapes = {}, state[1] or ''
   for shape in string.gmatch(shapes, '[^;]+') do
-    number_within(#layers, 0, 0, MOST_LAYERS - 1)
     layers[#layers + 1] = parse(base, #layers + 1, shape)
   end
-  return layers, number_within(state[2], 0, 0, MOST), number_within(state[3], 0, 0, MOST), shapes
+  return layers, tonumber(state[2] or 0), tonumber(state[3] or 0), shapes
 end
 
 -- -> key, offset in bytes of the block at `place` (0 to 1) of the layer

@@ -19,7 +19,6 @@
 -- Cost      A new member takes 1.0 µs of Redis at 100,000 members, 1.5 to 1.7 at one and two
 --           million, in calls of 300; nearly all of it is the SADD, into a bucket not in the
 --           processor's cache. 9.7 bytes a member at the capacity.
--- Include   shared/filters
 
 local FILL = 192 -- members per bucket on average
 local MOST_FIRST = 64 ^ 3 -- buckets to begin with: three digits. Enough for 50 million members
@@ -61,11 +60,9 @@ local prefix, first, width, position, count, buckets, scale, half, last
 local function load(base, params)
   local state = fields_of(base, 'first', 'width', 'position', 'count', 'buckets')
   local wanted = math.ceil(2 * tonumber(params and params[1] or 0) / FILL)
-  first = number_within(state.first, math.max(1, math.min(wanted, MOST_FIRST)), 1, MOST_FIRST)
-  width = number_within(state.width, 1, 2 ^ -40, 1)
-  position = number_within(state.position, 0, 0, first - width)
-  count = number_within(state.count, 0, 0, 2 ^ 53)
-  buckets = number_within(state.buckets, first, 1, 2 ^ 53)
+  first = tonumber(state.first or math.max(1, math.min(wanted, MOST_FIRST)))
+  width, position = tonumber(state.width or 1), tonumber(state.position or 0)
+  count, buckets = tonumber(state.count or 0), tonumber(state.buckets or first)
   prefix, scale, half = base .. ':', first / 2 ^ 64, first / 2
   last = first * (1 - 2 ^ -53) -- the largest members round up to 2^63
 end

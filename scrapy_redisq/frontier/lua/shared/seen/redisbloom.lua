@@ -18,8 +18,6 @@
 -- Include   shared/filters
 
 local LAYERS = 5 -- in one filter
-local MOST_FILTERS = 64 -- each makes room for 2.5 times as much as all before it
-local MOST = 2 ^ 40 -- fingerprints
 local SHARE = 0.5 -- size of a layer of the next filter over all that there is
 local call, format = redis.call, string.format
 
@@ -38,15 +36,11 @@ end
 
 local function load(base, params)
   local stored = fields_of(base, 'filters', 'rate', 'unit', 'room', 'capacity', 'total')
-  local filters = number_within(stored.filters, 0, 0, MOST_FILTERS)
-  return {
-    filters = filters,
-    rate = number_within(stored.rate, params[1], 1e-15, 1),
-    unit = number_within(stored.unit, 0, math.min(filters, 1), MOST),
-    room = number_within(stored.room, 0, 0, MOST),
-    capacity = number_within(stored.capacity, 0, 0, MOST),
-    total = number_within(stored.total, 0, 0, MOST),
-  }
+  local state = {rate = tonumber(stored.rate or params[1])}
+  for _, name in ipairs({'filters', 'unit', 'room', 'capacity', 'total'}) do
+    state[name] = tonumber(stored[name] or 0)
+  end
+  return state
 end
 
 local function add_filter(base, params, state)
@@ -132,7 +126,7 @@ end
 
 -- The module frees a filter as a whole, in 0.14 ms for each megabyte.
 local function keys(base)
-  local filters = number_within(call('HGET', base, 'filters'), 0, 0, MOST_FILTERS)
+  local filters = tonumber(call('HGET', base, 'filters') or 0)
   return function(filter)
     if filter < filters then return base .. ':' .. filter + 1, filter + 1 end
   end
