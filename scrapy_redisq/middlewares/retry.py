@@ -11,7 +11,7 @@ from scrapy.http import Request, Response
 
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.serialization.meta import DELAY_KEY
-from scrapy_redisq.worker.politeness.pauses import retry_pause
+from scrapy_redisq.worker.politeness.retry_pause import retry_pause
 from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:

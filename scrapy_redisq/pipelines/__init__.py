@@ -7,7 +7,7 @@
     RedisPipeline      a list or a stream: at least once
     BatchPipeline      the base of all of them, and of your own
 
-``batch`` is the base, which stands on ``rows``, ``waiting``, ``writer`` and ``doubt``;
+``batch`` is the base, which stands on ``row_key``, ``waiting``, ``writer`` and ``doubt``;
 ``database/`` and ``parquet/`` have rooms of their own and stand on ``annotations`` and ``values``
 (what fields hold, and what of it may stand in a column), all three on ``encoding`` (JSON and
 msgpack of values).

@@ -1,6 +1,6 @@
 """Item pipelines that write many items at once, and a page's last word only after its items.
 
-`BatchPipeline` is what Scrapy knows and what a sink of one's own is made of. ``rows`` has what a
+`BatchPipeline` is what Scrapy knows and what a sink of one's own is made of. ``row_key`` has what a
 sink is given, ``writer`` how it is written, ``waiting`` how each row ends, ``doubt`` what is known
 of rows that fail alone.
 """
@@ -20,7 +20,7 @@ from scrapy_redisq._scrapy.crawl import cannot_start
 from scrapy_redisq._scrapy.output import current_item, watch_output
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.participation import tool_command
-from scrapy_redisq.pipelines.rows import Row, key_by_content, key_by_place
+from scrapy_redisq.pipelines.row_key import Row, key_by_content, key_by_place
 from scrapy_redisq.pipelines.thread import Calls
 from scrapy_redisq.pipelines.waiting import Endings, ItemRefused, ItemReturned
 from scrapy_redisq.pipelines.writer import CLOSING_GRACE, Writer
@@ -236,7 +236,7 @@ class _Batches:
             return
         await writer.room()
         if pages is not None:
-            pages.hold(page)
+            pages.wait_for_item(page)
         writer.add(row, page, None)
 
     def _key(self, item: Any, found: tuple[Request, int] | None) -> str:

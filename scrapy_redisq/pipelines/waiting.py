@@ -14,7 +14,7 @@ from scrapy.http import Request
 from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.errors import SinkError, message_of
-from scrapy_redisq.pipelines.rows import Row
+from scrapy_redisq.pipelines.row_key import Row
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.page import Problem
 from scrapy_redisq.worker.worker import Worker
@@ -75,7 +75,7 @@ class Endings:
         """Scrapy does not wait for it any more, its page does."""
         if waiting.written is None or self.pages is None or not self.pages.has(waiting.page):
             return
-        self.pages.hold(waiting.page)
+        self.pages.wait_for_item(waiting.page)
         if not waiting.written.done():
             waiting.written.set_result(None)
         waiting.written = None
@@ -138,7 +138,7 @@ class Endings:
                 # As Scrapy does with what it waits for.
                 logger.error("Dropped: %s\n%.1000s", error, waiting.row.item)
             if self.pages is not None:
-                self.pages.release(waiting.page)
+                self.pages.item_ended(waiting.page)
         elif not waiting.written.done():
             if error is None:
                 waiting.written.set_result(None)

@@ -39,7 +39,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.pipelines.doubt import Doubts
-from scrapy_redisq.pipelines.rows import Row
+from scrapy_redisq.pipelines.row_key import Row
 from scrapy_redisq.pipelines.thread import Calls
 from scrapy_redisq.pipelines.waiting import Endings, Waiting
 from scrapy_redisq.worker.worker import Worker

@@ -109,7 +109,7 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
     @property
     def heeds_crawl_delay(self) -> bool:
         """The delays that a robots.txt asks for are kept; there must be slots to keep them."""
-        return self.crawl_delay_max > 0 and self.scheduling == "slot"
+        return self.crawl_delay_max > 0 and self.scheduling != "priority"
 
     def run_name(self, spider: str) -> str:
         """The name of the run for the spider called ``spider``, or ""."""

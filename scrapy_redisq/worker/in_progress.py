@@ -189,7 +189,8 @@ class InProgress:
     # What becomes of pages while the spider is being closed
 
     def raised(self, request: Request, failure: Failure) -> bool:
-        """The spider raised. -> whether that is no error: the page is not done, and goes back."""
+        """The spider raised. -> True if that is no error, because the page goes back: the crawl is
+        being closed, and interrupted what the callback waited for."""
         if isinstance(failure.value, CloseSpider):
             self.give_back(request)
             return False  # Scrapy closes the spider
@@ -222,12 +223,12 @@ class InProgress:
         """Whether the request is in progress, or waits for its sink."""
         return self._find(request) is not None
 
-    def hold(self, request: Request | None) -> None:
-        """The page is not finished before `release` is called as often as this was."""
+    def wait_for_item(self, request: Request | None) -> None:
+        """The page is not finished before `item_ended` is called as often as this was."""
         if page := self._find(request):
             page.waits_for += 1
 
-    def release(self, request: Request | None) -> None:
+    def item_ended(self, request: Request | None) -> None:
         """An item for which the page was held is written, or never will be."""
         if page := self._find(request):
             page.waits_for -= 1

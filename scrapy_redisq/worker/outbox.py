@@ -40,7 +40,7 @@ from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.page import KeptPage, Output, Page, Problem
-from scrapy_redisq.worker.politeness.pauses import retry_pause
+from scrapy_redisq.worker.politeness.retry_pause import retry_pause
 
 logger = logging.getLogger(__name__)
 

@@ -284,7 +284,7 @@ MUTANTS = [
         ("return marked, repeats.number(fingerprint + marked)", "return marked, 0"),
     ),
     *_of(
-        "pipelines/rows.py",
+        "pipelines/row_key.py",
         f"{BATCH} tests/sinks/test_database.py",
         (
             "return _digest(spider, identity.hex(), callback, str(number))",

@@ -64,10 +64,10 @@ class HeldPages:
     def has(self, page: Request) -> bool:
         return True
 
-    def hold(self, page: Request) -> None:
+    def wait_for_item(self, page: Request) -> None:
         self.held[page] += 1
 
-    def release(self, page: Request) -> None:
+    def item_ended(self, page: Request) -> None:
         self.held[page] -= 1
 
     def give_back(self, page: Request) -> None:

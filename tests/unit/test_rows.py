@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from scrapy_redisq.pipelines.rows import key_by_content
+from scrapy_redisq.pipelines.row_key import key_by_content
 
 WORDS = [f"word {number}" for number in range(40)]
 

@@ -21,9 +21,9 @@ from scrapy_redisq.pipelines.database.columns import (
 )
 from scrapy_redisq.pipelines.database.conversion import Convert, converter
 from scrapy_redisq.pipelines.database.fields import Field, class_path
-from scrapy_redisq.pipelines.database.keys import chosen_key, has_default
 from scrapy_redisq.pipelines.database.options import Options, wrong
 from scrapy_redisq.pipelines.database.plans import Filled, Plan
+from scrapy_redisq.pipelines.database.unique import chosen_key, has_default
 from scrapy_redisq.pipelines.database.upsert import Target
 
 _VERSION_KINDS = ("int", "float", "decimal", "date", "datetime")

@@ -21,8 +21,8 @@ from scrapy_redisq.pipelines.database.columns import (
     fits,
 )
 from scrapy_redisq.pipelines.database.fields import class_path
-from scrapy_redisq.pipelines.database.keys import has_default, unique_columns
 from scrapy_redisq.pipelines.database.plans import Plan
+from scrapy_redisq.pipelines.database.unique import has_default, unique_columns
 
 logger = logging.getLogger(__name__)
 

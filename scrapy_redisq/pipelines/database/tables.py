@@ -12,10 +12,10 @@ from scrapy_redisq.errors import SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database import schema
 from scrapy_redisq.pipelines.database.columns import KEY_COLUMN
 from scrapy_redisq.pipelines.database.fields import Field, class_path, item_fields
-from scrapy_redisq.pipelines.database.keys import has_default
 from scrapy_redisq.pipelines.database.mapping import make_plan, make_table, table_name
 from scrapy_redisq.pipelines.database.options import Options, read_options, wrong
 from scrapy_redisq.pipelines.database.plans import Plan
+from scrapy_redisq.pipelines.database.unique import has_default
 from scrapy_redisq.pipelines.database.upsert import Record
 from scrapy_redisq.settings.declared import SinkSettings
 

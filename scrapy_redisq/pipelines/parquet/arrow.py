@@ -36,7 +36,7 @@ from itemadapter import ItemAdapter
 from scrapy_redisq.errors import SinkMismatch
 from scrapy_redisq.pipelines.annotations import NoKind, bare, field_types, kind_and_optional
 from scrapy_redisq.pipelines.encoding import free_text, unwritable
-from scrapy_redisq.pipelines.rows import Row
+from scrapy_redisq.pipelines.row_key import Row
 from scrapy_redisq.pipelines.values import (
     aware_utc,
     binary,

@@ -3,5 +3,5 @@
 ``gate``    what each download passes
 ``turns``   what the worker may do with each slot, and who waits until its limits allow a download
 ``judge``   whether the end of a download means trouble for its slot
-``pauses``  how long a retry waits, and what an answer says of that
+``retry_pause``  how long a retry waits, and what an answer says of that
 """

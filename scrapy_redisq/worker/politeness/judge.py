@@ -14,7 +14,7 @@ from scrapy.utils.misc import load_object
 from scrapy_redisq.frontier.config import SLOT_TTL
 from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.politeness.pauses import retry_after
+from scrapy_redisq.worker.politeness.retry_pause import retry_after
 
 REMEMBERED = 10_000
 """Slots that this worker knows something of."""
