@@ -52,9 +52,6 @@ logger = logging.getLogger(__name__)
 CLOSING_GRACE = 1.0
 """Seconds that a write which is cancelled may take to clean up, and then `BatchPipeline.close`."""
 
-LATE_PATIENCE = 5.0
-"""Most seconds after the end of the patience in which rows that come late have one attempt."""
-
 RETRY_FIRST, RETRY_LAST = 0.05, 2.0
 """Seconds between attempts while a sink is away; each pause is twice the one before."""
 
@@ -211,8 +208,7 @@ class Writer:
         attempts = 0
         pieces = [batch]
         while pieces:
-            # A row that comes late has one attempt: what was in doubt may be all that was wrong.
-            if self.failed is not None or self._patience_ended(late=not attempts):
+            if self.failed is not None or self._patience_ended():
                 for piece in pieces:
                     self._give_back(piece)
                 return
@@ -417,13 +413,11 @@ class Writer:
             if self._worker:
                 self._worker.sink_is_away(False)
 
-    def _patience_ended(self, *, late: bool = False) -> bool:
-        """The crawl is being closed, and the sink has been away for REDISQ_CLOSE_TIMEOUT since; or
-        for a while longer, if that is to be over for rows that come ``late``, too."""
+    def _patience_ended(self) -> bool:
+        """The crawl is being closed, and the sink has been away for REDISQ_CLOSE_TIMEOUT since."""
         if not self._is_closing():
             return False
         patience = self._pipeline.settings.close_timeout
-        patience += min(LATE_PATIENCE, patience) if late else 0.0
         return time.monotonic() > max(self._closing_since, self._answered_at) + patience
 
     def _is_closing(self) -> bool:

@@ -18,7 +18,6 @@ from scrapy.utils.test import get_crawler
 from scrapy_redisq._scrapy.output import current_item
 from scrapy_redisq.errors import (
     BatchTooLarge,
-    RowLocked,
     RowRefused,
     SettingError,
     SinkUnavailable,
@@ -501,28 +500,6 @@ def test_an_item_after_the_end(
     assert not any(pages.held.values())
 
 
-@pytest.mark.parametrize("fault", [WriteFailed, BatchTooLarge, RowLocked])
-def test_a_row_in_doubt_does_not_use_up_the_patience_of_others(fault: type[Exception]) -> None:
-    """While a crawl ends slowly, what comes late is written although a row has been given back."""
-    pages = HeldPages()
-
-    async def crawl() -> None:
-        async with opened(pages, close_timeout=0.3) as sink:
-
-            def fails(rows: list[Row]) -> None:
-                if any(row["n"] == 13 for row in rows):
-                    raise fault("nobody knows")
-
-            sink.fault = fails
-            doubtful = put(sink, 13)
-            await until(lambda: sink.attempts > 1, "it has been tried")
-            sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
-            await until(lambda: pages.given_back, "it goes back")
-            assert await results([*doubtful, *put(sink, 1)]) == [None, None]
-
-    asyncio.run(crawl())
-
-
 def test_closed_while_rows_are_in_doubt() -> None:
     """They go back, and so does an item that waits for room."""
     pages = HeldPages()
@@ -544,27 +521,3 @@ def test_closed_while_rows_are_in_doubt() -> None:
     asyncio.run(asyncio.wait_for(crawl(), 30))
     assert len(pages.given_back) == 3
     assert not any(pages.held.values())
-
-
-def test_rows_that_are_slow_one_after_the_other_do_not_keep_a_crawl() -> None:
-    """While none is written, the patience with them begins anew only once."""
-    pages = HeldPages()
-    pages.has = lambda page: False  # type: ignore[method-assign]
-
-    async def crawl() -> None:
-        async with opened(pages, close_timeout=0.2) as sink:
-
-            def fault(rows: list[Row]) -> None:
-                raise RowLocked("the whole table")
-
-            sink.fault = fault
-            doubtful = put(sink, 0)
-            await until(lambda: sink.attempts > 1, "it has been tried")
-            sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
-            assert await results(doubtful) == [ItemReturned]
-            tried = 0
-            while tried < sink.attempts:
-                tried = sink.attempts
-                assert await results(put(sink, 1)) == [ItemReturned]
-
-    asyncio.run(asyncio.wait_for(crawl(), 30))
