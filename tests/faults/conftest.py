@@ -50,7 +50,8 @@ def seed() -> int:
 @pytest.fixture
 def rig(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> Iterator[Rig]:
     """A rig with nothing in it yet. How to repeat the run is printed, and shown if it fails."""
-    print(f"REDISQ_FAULTS={SIZE.name} REDISQ_FAULT_SEED={seed} pytest {request.node.nodeid}")
+    name, _, _group = request.node.nodeid.partition("@")
+    print(f"REDISQ_FAULTS={SIZE.name} REDISQ_FAULT_SEED={seed} pytest {name}")
     rig = Rig(tmp_path, seed)
     yield rig
     rig.close()
