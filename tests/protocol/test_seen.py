@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import random
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -295,23 +294,6 @@ def test_bitmap_size(capacity: int) -> None:
         return sum(layer.bytes for layer in made) / sum(layer.capacity for layer in made[:-1])
 
     assert max(bytes_per_url(layers[:n]) for n in range(2, 8)) <= 9
-
-
-def test_blocked_bloom_error_by_simulation() -> None:
-    """The formula of a block's error agrees with throwing bits at random."""
-    chance = random.Random(7)
-    load, hashes, hits, trials = 60.0, 8, 0.0, 3000
-    for _ in range(trials):
-        # Poisson distributed number of fingerprints, by counting exponential gaps.
-        number, at = -1, 0.0
-        while at < load:
-            at += chance.expovariate(1)
-            number += 1
-        quarters = [
-            len({chance.randrange(256) for _ in range(number * hashes // 4)}) for _ in range(4)
-        ]
-        hits += math.prod((filled / 256) ** (hashes // 4) for filled in quarters)
-    assert hits / trials == pytest.approx(blocked_bloom_error(load, hashes), rel=0.1)
 
 
 # --- exact -------------------------------------------------------------------------------------
