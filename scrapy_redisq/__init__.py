@@ -1,4 +1,4 @@
-"""One frontier in Redis for many ``scrapy crawl`` processes.
+"""A frontier in Redis for many ``scrapy crawl`` processes.
 
 The map: its rooms are the modules and packages beside this file, on floors. A room imports from
 lower floors alone, so rooms of one floor never import each other::

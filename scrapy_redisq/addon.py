@@ -37,9 +37,9 @@ class Addon:
     """``ADDONS = {"scrapy_redisq.Addon": 500}``: the same as setting all of them by hand.
 
     `RedisqRetryMiddleware` and `RedisqRobotsTxtMiddleware` take the places of Scrapy's,
-    `RedisqBackOffMiddleware` comes to the end, feed URIs may say ``%(worker)s``. What the project
-    sets itself stays as it is, a retry or robots.txt middleware of its own too. A crawl that joins
-    no frontier stays Scrapy's.
+    `RedisqBackOffMiddleware` comes to the end, feed URIs may say ``%(worker)s``. The project's own
+    settings stay as they are, and so do retry or robots.txt middlewares of its own. A crawl that
+    joins no frontier stays Scrapy's.
     """
 
     def update_settings(self, settings: BaseSettings) -> None:

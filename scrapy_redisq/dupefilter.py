@@ -1,9 +1,9 @@
 """Dupefilters in Redis: `BloomDupeFilter` and `ExactDupeFilter`.
 
-Under `scrapy_redisq.Scheduler` they only say by ``kind`` what the frontier shall use: duplicates
-are found inside its exchange, and nothing here connects. Under any other scheduler, such as
-Scrapy's own, they work by themselves: each request that the local cache does not know is one short
-call to Redis, which Scrapy waits for.
+Under `scrapy_redisq.Scheduler` their ``kind`` names the dupefilter of the frontier. Its exchange
+finds duplicates, and nothing here connects. Under any other scheduler, such as Scrapy's own, they
+work by themselves. Each request that the local cache does not know is one short call to Redis, and
+Scrapy waits for it.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class RunMismatch(FrontierError):
 
 
 class RunOver(FrontierError):
-    """Raised when the run that a worker belongs to is complete: ``name`` is its REDISQ_RUN or "",
-    ``ago`` how many seconds ago it ended, if that is known."""
+    """Raised when the run that a worker belongs to is complete. ``name`` is its REDISQ_RUN or "";
+    it ended ``ago`` seconds ago, if that is known."""
 
     def __init__(self, frontier: str, run: str, name: str, ago: float | None) -> None:
         when = "" if ago is None else f", {ago:.0f} s ago"
@@ -157,7 +157,7 @@ class FrontierLost(FrontierError):
 
 
 class ShardLost(FrontierError):
-    """Raised when one server has lost its part of a run that other servers have; that stays."""
+    """Raised when one server has lost its part of a run. Waiting does not bring that back."""
 
     def __init__(self, frontier: str, shard: int) -> None:
         self.shard = shard
@@ -228,8 +228,8 @@ class RowLocked(SinkUnavailable):
 
 
 class WriteFailed(SinkUnavailable):
-    """Raised when a write failed and nobody knows whether its rows or the sink are at fault: a row
-    is refused if it fails while others pass, and a sink that takes none is away."""
+    """Raised when a write failed, and nobody knows whether its rows or the sink are at fault. A row
+    is refused if it fails while others pass. A sink that takes no row is away."""
 
 
 class SinkMismatch(SinkError):
@@ -237,8 +237,8 @@ class SinkMismatch(SinkError):
 
 
 class RowRefused(SinkError):
-    """Raised when ``rows`` cannot be written, and others can; without them any of the batch may be
-    meant, which is found by halving it."""
+    """Raised when ``rows`` cannot be written, and others can. Without ``rows`` halving the batch
+    finds them."""
 
     def __init__(self, message: str, rows: Iterable[object] = ()) -> None:
         self.rows = tuple(rows)

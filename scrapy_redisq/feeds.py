@@ -30,8 +30,8 @@ _workers: WeakKeyDictionary[Spider, str] = WeakKeyDictionary()
 
 
 def feed_uri_params(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
-    """For ``FEED_URI_PARAMS``: what feed URIs may name, and ``%(worker)s`` beside it, which is the
-    same for all of a spider's crawl. An attribute of the spider called so wins."""
+    """For ``FEED_URI_PARAMS``: the given names, and ``%(worker)s``, which stays the same for a
+    spider's crawl. An attribute of the spider of that name wins."""
     # Host and process id come back where containers are restarted.
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     return {"worker": _workers.setdefault(spider, name), **params}
@@ -50,8 +50,8 @@ def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider], job: str 
 
 
 def shared_feeds(settings: BaseSettings, spider: type[Spider], job: str = "") -> Iterator[str]:
-    """Feeds, without passwords, that all workers would write to. What the class of the spider says
-    is the same in all of them. A feed with the id of a scrapyd ``job`` in its name is their own."""
+    """Feeds, without passwords, that all workers would write to. Attributes of the spider's class
+    are the same in all workers. The id of a scrapyd ``job`` in a feed's name is not."""
     for uri in map(str, settings.getdict("FEEDS")):
         scheme = uri.partition("://")[0] if "://" in uri else ""  # "": a path
         per_worker = (job and job in uri) or not all(

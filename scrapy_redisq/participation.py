@@ -1,4 +1,4 @@
-"""Which crawls join a frontier: those that are meant to work, not those of tools that look.
+"""Which crawls join a frontier: those of workers, and not those of tools.
 
 ``scrapy shell``, ``parse``, ``fetch``, ``check``, ``bench`` and ``view`` crawl, too. They get
 Scrapy's own scheduler and dupefilter, in memory, and need no Redis.
@@ -17,13 +17,13 @@ CRAWLS = {
     # Never crawls, and asks what a worker would do.
     "scrapy_redisq.commands.RedisqCommand",
 }
-"""Commands that join, as do those that are made from them."""
+"""Commands that join, as do commands derived from them."""
 
 
 def why_alone(settings: SettingsSource) -> str:
     """Why a crawl that begins here and now joins no frontier; "" if it does.
 
-    A setting of a wrong value counts as its default: whoever joins reads them all, and says so.
+    A setting of a wrong value counts as its default: a worker reads all settings, and refuses it.
     """
     try:
         enabled = CrawlSettings.enabled.read(settings)

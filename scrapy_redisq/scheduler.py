@@ -105,7 +105,7 @@ class Scheduler(BaseScheduler):
         """The next request to start, or None if there is none at the moment."""
         return None if self.worker is None else self.worker.next_request()
 
-    # What Scrapy and its tests count
+    # Scrapy and its tests count these
 
     def __len__(self) -> int:
         """Requests that wait, as far as the last exchange has told."""
@@ -116,10 +116,10 @@ class Scheduler(BaseScheduler):
 
     @property
     def dqs(self) -> Sized:
-        """What waits in the frontier."""
+        """Requests that wait in the frontier."""
         return range(self.worker.queued() if self.worker else 0)
 
     @property
     def mqs(self) -> Sized:
-        """What waits in this process."""
+        """Requests that wait in this process."""
         return range(self.worker.kept.waiting if self.worker else 0)

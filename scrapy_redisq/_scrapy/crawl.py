@@ -1,4 +1,4 @@
-"""A crawl as a whole: how it was started, what it runs on, how it is ended."""
+"""A crawl as a whole: its command, its event loop, its end."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def require_asyncio() -> None:
 
 
 def running_command() -> tuple[str, object] | None:
-    """Name and object of the ``scrapy`` command that is being run in this process, if one is: its
-    call lasts until its crawl has ended, in this thread or, as for the shell, in the main one."""
+    """Name and object of the ``scrapy`` command that runs in this process, if one does. Its call
+    lasts until its crawl has ended, in this thread or, as for the shell, in the main one."""
     main = threading.main_thread().ident
     for innermost in (sys._getframe(), sys._current_frames().get(main or 0)):
         frame = innermost
@@ -62,8 +62,8 @@ def running_command() -> tuple[str, object] | None:
 
 
 def spider_arguments(crawler: Crawler) -> dict[str, Any] | None:
-    """What the spider was made with, positional arguments by their number; None if that is not
-    known. The call of ``crawl()`` or ``crawl_async()`` has it, which lasts as long as the crawl."""
+    """The arguments of the spider, positional ones by their number; None if they are not known. The
+    call of ``crawl()`` or ``crawl_async()`` has them, which lasts as long as the crawl."""
     for frame in _frames_around(crawler):
         if (
             frame.f_code.co_name in {"crawl", "crawl_async"}
@@ -76,7 +76,7 @@ def spider_arguments(crawler: Crawler) -> dict[str, Any] | None:
 
 
 def _frames_around(crawler: Crawler) -> Iterator[FrameType]:
-    """Those of this stack, then those that wait somewhere and know the crawler."""
+    """Frames of this stack, then frames that wait somewhere and know the crawler."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         yield frame
@@ -89,7 +89,7 @@ def _frames_around(crawler: Crawler) -> Iterator[FrameType]:
 
 
 _unopened: WeakSet[Spider] = WeakSet()
-"""Those that `cannot_start` has told of."""
+"""Spiders that `cannot_start` has told of."""
 
 
 def cannot_start(crawler: Crawler, error: RedisqError, logger: logging.Logger) -> None:
@@ -151,8 +151,8 @@ def stop_at_hangup() -> None:
 
 
 def heed_an_early_stop(crawler: Crawler) -> None:
-    """Stop a crawl that was asked to stop while its spider was being opened, which may take as long
-    as Redis is away: Scrapy would start it, take it for stopped, and never end it."""
+    """Stop a crawl that was asked to stop while its spider was being opened. That may take as long
+    as Redis is away. Then Scrapy would start the crawl, take it for stopped, and never end it."""
 
     async def stop() -> None:
         while not engine.running:

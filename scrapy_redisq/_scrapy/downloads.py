@@ -1,4 +1,4 @@
-"""Scrapy's downloader: what it works on, for whom, and a gate before each download."""
+"""Scrapy's downloader: its downloads, which page asked for each, and a gate before each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ UNLIMITED = 1_000_000
 
 
 Gate = Callable[[Request, str], Awaitable[Callable[[Any], None]]]
-"""Returns when the download of a request of a slot may begin, with what is called with the response
-or the exception that it ends with."""
+"""Returns when the download of a request of a slot may begin. The result is a function that is
+called with the response or the exception at the end."""
 
 
 class Downloads:
-    """Scrapy's downloader while a spider is open: what it has, for whom, and what may begin."""
+    """Scrapy's downloader while a spider is open."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -53,8 +53,8 @@ class Downloads:
 
     def slot_of(self, request: Request) -> str:
         """The slot that a request was handed out with, else its download slot:
-        ``meta["download_slot"]`` or its host. What a downloader middleware sets there counts for
-        Scrapy's own limits alone."""
+        ``meta["download_slot"]`` or its host. A ``download_slot`` of a downloader middleware counts
+        for Scrapy's own limits alone."""
         return self._slots.get(request) or str(self._downloader.get_slot_key(request))
 
     def handed_out(self, request: Request, slot: str) -> None:
@@ -63,8 +63,8 @@ class Downloads:
 
     def by_slot(self) -> Callable[[str], int | None]:
         """A function of a slot, to be used at once: how many requests of the slot the downloader
-        has, or None if it should get no more now. A few may wait there, so that one starts the
-        moment another ends: in half of the places that it has to spare."""
+        has, or None if it should get no more now. In half of its spare places some may wait, so
+        that a download starts the moment another one ends."""
         downloader = self._downloader
         # A request is among its slot's only when the downloader middlewares have let it through.
         in_middlewares: dict[str, int] = {}
@@ -144,9 +144,9 @@ class Downloads:
         return self._askers.get(request, (None, False))
 
     def lift_limits(self, allowed: Callable[[str], int], *, at_least: int) -> None:
-        """Let the downloader not hold up what is limited elsewhere, neither by a delay nor by less
-        downloads of a slot at a time than ``allowed(slot)`` (0: any number) or ``at_least``. Raises
-        `RedisqError` if the downloader is not Scrapy's."""
+        """Let the downloader hold up nothing that is limited elsewhere. It has no delays, and
+        allows ``allowed(slot)`` downloads of a slot at a time (0: any number), and ``at_least`` so
+        many. Raises `RedisqError` if the downloader is not Scrapy's."""
         downloader = self._downloader
         if not hasattr(downloader, "_get_slot"):
             raise RedisqError(

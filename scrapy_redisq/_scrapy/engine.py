@@ -1,4 +1,4 @@
-"""Scrapy's engine: what is in progress, how pages end, and when it asks for more."""
+"""Scrapy's engine: requests in progress, how pages end, and when it asks for more."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _is_of_get_retry_request() -> bool:
 
 
 class Engine:
-    """What a worker needs of Scrapy's engine while a spider is open."""
+    """Scrapy's engine, for a worker, while a spider is open."""
 
     def __init__(self, crawler: Crawler) -> None:
         engine = crawler.engine
@@ -100,9 +100,9 @@ class Engine:
         return request is self._returned
 
     def pace_start(self, room: Callable[[], Awaitable[None]]) -> None:
-        """Read no more of the spider's ``start()`` than there is ``room`` for, which is awaited
-        after each request, and nothing while the spider is being closed. Items wait while as many
-        are in the pipelines as Scrapy lets a page have there (CONCURRENT_ITEMS)."""
+        """Read no more of the spider's ``start()`` than there is ``room`` for. That is awaited
+        after each request. While the spider is being closed, nothing is read. Items wait while as
+        many are in the pipelines as Scrapy lets a page have there (CONCURRENT_ITEMS)."""
 
         async def paced(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
             try:
@@ -119,7 +119,7 @@ class Engine:
                         await asyncio.sleep(CLOSING_POLL)
                         if self._closed:
                             return
-                # Scrapy cancels it as soon as it stops. What catches that has not read all.
+                # Scrapy cancels start() when it stops. A start() that catches that is not over.
                 self.start_failed = self.start_failed or self.closing
             except asyncio.CancelledError as error:
                 if self.closing or not self._engine.running:
@@ -151,8 +151,8 @@ class Engine:
             self._slot.nextcall.schedule()
 
     def _copy_what_is_in_progress(self) -> None:
-        """Let a page that downloads its own request again, on the side, go on being in progress:
-        Scrapy takes a request for done when any of its downloads has ended."""
+        """Let a page stay in progress that downloads its own request again, on the side. Scrapy
+        takes a request for done when any of its downloads has ended."""
         download = self._engine.download_async
 
         def download_another(request: Request) -> Any:
@@ -201,11 +201,11 @@ class Engine:
     ) -> None:
         """Follow each page through the engine and the scraper.
 
-        ``failed(request, failure)`` is called when a download failed for good, and
-        ``failed(request, None)`` when the spider deals with it: its errback has run, or its
-        callback is given the response. ``arrived(request, response)``: a response has passed the
-        downloader middlewares. ``raised(request, failure)``: a callback, an errback or a spider
-        middleware raised; -> whether that is no error. `current_page` is the request meanwhile.
+        ``failed(request, failure)``: a download failed for good. ``failed(request, None)``: the
+        spider deals with it, by its errback, or by its callback with the response.
+        ``arrived(request, response)``: a response has passed the downloader middlewares.
+        ``raised(request, failure)``: a callback, an errback or a spider middleware raised; ->
+        whether that is no error. `current_page` is the request meanwhile.
         """
         scraper = self._engine.scraper
         handle_downloader_output = self._engine._handle_downloader_output

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
-"""The request that is being downloaded in this context, whose callback or errback runs, or whose
-output (of those, or of a downloader middleware) is being processed."""
+"""The page of this context: its request is being downloaded, its callback or errback runs, or
+output of these or of a downloader middleware is being processed."""
 
 in_download: ContextVar[bool] = ContextVar("in_download", default=False)
 """This context is the downloader's and its middlewares', which `current_page` asked to download."""
@@ -51,12 +51,12 @@ class dealing_with:  # noqa: N801 - a context manager
 
 
 class Cancelled(Exception):
-    """Takes the place of asyncio's CancelledError, where a callback, a pipeline or a download has
-    awaited what was cancelled: Scrapy would wait for its page for ever."""
+    """Takes the place of asyncio's CancelledError. A callback, a pipeline or a download has awaited
+    a cancelled task, and Scrapy would wait for its page for ever."""
 
 
 async def uncancelled(awaited: Awaitable[T]) -> T:
-    """What is awaited; raises `Cancelled` in the place of CancelledError."""
+    """Await; raises `Cancelled` in the place of CancelledError."""
     try:
         return await awaited
     except asyncio.CancelledError as error:

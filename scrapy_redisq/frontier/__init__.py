@@ -3,10 +3,8 @@
 ``lua/``           the scripts; ``shared/keys.lua`` documents all keys
 ``scripts``        loads them; what goes into each and comes out is in ``calls`` (of workers) and
                    ``admin`` (of people); ``names`` how keys are called
-``operations``     what goes into an exchange and comes out of it; ``exchange`` as its script has
-                   both
-``terms``          on which a worker takes part in a run, and what it and its session ask of each
-                   other
+``operations``     the parts of an exchange and of its reply; ``exchange`` as its script has both
+``terms``          on which a worker takes part in a run, and the calls between it and its session
 ``run_session``    one worker in a run: joining, coming back, the end, leaving; ``runs`` the steps
                    of that over all shards, ``listener`` hears what workers and commands publish
 ``shard_session``  the worker's part in one shard, without any network: what it holds, the next
@@ -16,9 +14,9 @@
 ``shard_task``     the asyncio task that exchanges with one shard: ``trouble`` is what passes by
                    itself, ``round_trips`` counts how long exchanges take
 ``seen``           the dupefilters, ``bitmap_layout`` the shape of one
-``config``         what all workers must agree on; ``growth`` how large the frontier may become
-``limits``         what a fleet may do with one slot; ``slot_names`` how slots are called and which
-                   shard keeps them
+``config``         the configuration of all workers; ``growth`` how large the frontier may become
+``limits``         the limits of a slot; ``slot_names`` how slots are called and which shard keeps
+                   them
 
 The words of the protocol, in brackets what the trade calls them:
 

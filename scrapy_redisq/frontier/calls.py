@@ -1,6 +1,6 @@
-"""The scripts that workers and producers run, as `Call`s: what goes in and what comes out, typed,
-without any network. What people ask and order is in `scrapy_redisq.frontier.admin`; exchanges are
-made by `scrapy_redisq.frontier.exchange`.
+"""The scripts that workers and producers run, as `Call`s: input and reply, typed, without any
+network. `scrapy_redisq.frontier.admin` has the scripts that people run,
+`scrapy_redisq.frontier.exchange` makes exchanges.
 
 Inputs and replies are documented in the head of each Lua file.
 """
@@ -112,8 +112,8 @@ def produce(run: str, *, keep_seen: bool = False, keep_config: bool = False) -> 
 
 
 def follow(first: Joined, *, begun: bool = False) -> Intent:
-    """Whoever has joined the ``first`` shard, on another one: it comes into the same run.
-    ``begun``: that one is known to have begun it."""
+    """A worker or producer that has joined the ``first`` shard joins another one, in the same run.
+    ``begun``: that shard is known to have begun the run."""
     of_first = {name: getattr(first, name) for name in ("run", "began", "inherits")}
     return {"intent": "follow", **of_first, "begun": begun}
 
@@ -126,20 +126,20 @@ def come_back(run: str, former: str) -> Intent:
 
 @dataclass(frozen=True)
 class Registration:
-    """A worker that joins: its id, the seconds that it lives without a sign of life, what people
-    are shown of it, and the limits that it brings."""
+    """A worker that joins: its id, the seconds after which it is dead without a sign of life, its
+    ``info`` for people, and the limits that it brings."""
 
     worker: str
     ttl: float
     info: Mapping[str, str | int] = field(default_factory=dict)
     limits: Mapping[str, str] | None = None
-    """Of slots by pattern, as ``lua/shared/slots/state.lua`` has them; they take the place of those
-    that are there. None: those stay."""
+    """Of slots by pattern, as ``lua/shared/slots/state.lua`` has them. They take the place of the
+    limits that are there. None: those stay."""
     throttle: str = ""
     """Terms of AutoThrottle, as that file has them; they go with the limits."""
     release: str = ""
     settings: str = ""
-    """What the worker runs, for people: the release of its code, and a digest of its settings."""
+    """For people: the release of the worker's code, and a digest of its settings."""
 
     def to_input(self) -> dict[str, Any]:
         info = [text for pair in self.info.items() for text in pair]
@@ -255,7 +255,7 @@ def leave(
 
 
 class Completion(NamedTuple):
-    """What `complete` found: "complete", "sealed" with the ``number`` of the seal, or
+    """The answer of `complete`: "complete", "sealed" with the ``number`` of the seal, or
     "unfinished"; of the run ``run``, which has ``shards``, on several servers if ``spread``."""
 
     what: str
@@ -285,7 +285,7 @@ def complete(
 
 
 def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
-    """Open a run for what is to be added; ``visited``: what this said of shard 0, see
+    """Open a run, to add to it. ``visited``: the reply of shard 0 to this call, see
     ``run/open.lua``.
 
     -> shard 0: the number of this visit, others: 1; 0 if the run is gone.
@@ -294,8 +294,8 @@ def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
 
 
 class Look(NamedTuple):
-    """What `look` found: nothing is left and nobody may add to it, how much there has been to do,
-    and when the run began, in us by shard 0's clock (0: there is none)."""
+    """The answer of `look`. ``idle``: nothing is left, and nobody may add to it. ``to_do``: so much
+    there has been to do. ``began``: when, in us by shard 0's clock (0: there is no run)."""
 
     idle: bool
     to_do: int
@@ -371,8 +371,8 @@ def sweep(
 # Requests
 
 STARTS, RECENT = 1, 2
-"""How a request is asked about that the dupefilter is not asked about: its identity is recorded
-among those of all start requests of the run, or of what came lately."""
+"""The set that an identity is asked about and recorded in: of all start requests of the run, or of
+requests that came lately."""
 
 FingerprintItem = msgspec.Raw | str | bool
 """A fingerprint as scripts take it; False stands for none."""
@@ -382,7 +382,7 @@ EnqueueItem = (
     | tuple[int, msgspec.Raw, FingerprintItem, int, int, str]
 )
 """A request as ``lua/shared/enqueue.lua`` takes it: the number of its queue, entry, fingerprint,
-delay in ms; what is asked, and its identity."""
+delay in ms; the set to ask (0: none), and its identity."""
 
 
 def enqueue_item(

@@ -1,4 +1,4 @@
-"""What an exchange carries, as the script takes it, and what its reply says."""
+"""The input of an exchange, as its script takes it, and its reply."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Cargo:
 
 
 def read_reply(reply: list[Any], operations: Iterable[Operation]) -> Reply:
-    """What the ``reply`` to an exchange that carried ``operations`` says."""
+    """The ``reply`` to an exchange that carried ``operations``."""
     status = reply[0].decode()
     if status not in {"ok", "replayed"}:
         return Reply(status)
@@ -174,7 +174,7 @@ _decode = msgspec.msgpack.Decoder(
 
 
 def pack_links(links: Iterable[Enqueue]) -> bytes:
-    """What a post holds: links to other shards, as bytes that no script looks into."""
+    """The links of a post to other shards, as bytes that no script looks into."""
     return _encode(list(map(_link_item, links)))
 
 

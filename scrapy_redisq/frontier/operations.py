@@ -1,4 +1,4 @@
-"""What goes into an exchange and comes out of it: requests, ends, dead letters, leases."""
+"""The parts of an exchange and of its reply: requests, ends, dead letters, leases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lease:
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """What became of a request that a page of one shard has sent to another, whose log is another.
+    """A request that a page of one shard has sent to another shard, which has another log.
 
     ``safe``: its shard can no longer lose it. ``post`` stands for it until then.
     """
@@ -29,7 +29,7 @@ class Link:
     post: Post | None = None
 
     def is_safe_now(self) -> None:
-        """Its shard keeps it from now on."""
+        """Its shard can no longer lose it."""
         self.safe = True
         if self.post is not None:
             post, self.post = self.post, None
@@ -52,10 +52,11 @@ class Enqueue:
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
 
     ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
-    ``identity``: what a request without ``fingerprint`` is known by; ``asked``: in which set
-    (``calls.STARTS``, ``calls.RECENT``, 0: none). ``page``: the lease whose page asked, None:
-    no page stands for it. ``link``: that page is on another server. In both cases it is sent again
-    if the server loses it. ``tag`` is handed back with the outcome.
+    ``identity`` stands in the place of ``fingerprint``; ``asked``: the set that knows it
+    (``calls.STARTS``, ``calls.RECENT``, 0: none). ``page``: the lease of the page that stands for
+    the request, None: there is none. ``link``: that page is on another server. Without a page, or
+    with a link, the request is sent again if the server loses it. ``tag`` is handed back with the
+    outcome.
     """
 
     slot: str
@@ -81,7 +82,7 @@ class Finish:
     ``entry``), "retried" (as the ``entry``, with its priority and delay in ms).
 
     ``links`` were sent to other shards: those that are not safe are posted in the same step.
-    ``record``: what is kept in the history, by what it is known by.
+    ``record``: identity and record of the page for the history.
     """
 
     lease: str
@@ -98,8 +99,8 @@ class Finish:
     record: tuple[str, bytes] | None = None
 
     def unsafe(self) -> list[Enqueue]:
-        """What has to be posted if it is sent now. A page that will be fetched again asks for all
-        of it again."""
+        """The links to post if this is sent now. A page that will be fetched again asks for all its
+        links again."""
         if self.ending not in {"done", "dead", "retried"}:
             return []
         return [one for one in self.links if one.link is not None and not one.link.safe]
@@ -134,7 +135,7 @@ Operation = Enqueue | Finish | Letter | Delivered
 
 @dataclass(frozen=True)
 class DownloadResult:
-    """What came of a request, for its slot. ``status`` 0: there was no answer; negative: that of
+    """How a download ended, for its slot. ``status`` 0: there was no answer; negative: that of
     its robots.txt, -1: not known.
 
     It was ``begun`` at a time.monotonic(). ``failed`` is None if it says nothing about the slot.
@@ -154,7 +155,7 @@ FREE = -2
 
 
 class TurnReport(NamedTuple):
-    """What a worker has done with a slot that has limits, and what it wants of it. Times in us."""
+    """A worker's use of a slot that has limits, and its wishes. Times in us."""
 
     slot: str
     since: int
@@ -170,7 +171,7 @@ class TurnReport(NamedTuple):
 
 
 class TurnGrant(NamedTuple):
-    """What a worker may do with a slot that has limits. Times in us."""
+    """A worker's allowance for a slot that has limits. Times in us."""
 
     slot: str
     left: int
@@ -208,7 +209,7 @@ class TurnGrant(NamedTuple):
 
 @dataclass
 class Reply:
-    """What one exchange brought. ``status`` as documented in ``exchange.lua``."""
+    """The reply to an exchange. ``status`` as documented in ``exchange.lua``."""
 
     status: str
     accepted: list[Enqueue] = field(default_factory=list)
@@ -231,9 +232,9 @@ class Reply:
     post_due: int | None = None
     """Milliseconds until somebody should take the oldest post; None if there is none."""
     turns: list[TurnGrant] = field(default_factory=list)
-    """What this worker may do with slots that have limits."""
+    """This worker's allowances for slots that have limits."""
     told: str = ""
-    """What people have told it to do: "quiet", "work" or "stop"; "" if nothing."""
+    """The order of people: "quiet", "work" or "stop"; "" if there is none."""
 
 
 def parse_lease(lease_id: str, record: bytes) -> Lease:

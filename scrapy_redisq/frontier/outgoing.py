@@ -1,4 +1,4 @@
-"""What a worker sends to one shard: in order, and in numbered exchanges that may be repeated."""
+"""Operations that a worker sends to one shard: in order, in numbered exchanges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_BYTES = 4_000_000
 
 @dataclass
 class Batch:
-    """What one exchange carries. It is kept until it is answered, as it may be sent again."""
+    """The cargo of one exchange. It is kept until it is answered, as it may be sent again."""
 
     operations: list[Operation]
     cargo: Cargo
@@ -49,8 +49,8 @@ def _size(operation: Operation) -> int:
 
 
 class Outgoing:
-    """Operations from when they are handed in until they are acknowledged, in their order: so no
-    prefix of what is sent ends a page without its requests.
+    """Operations from when they are handed in until they are acknowledged, in their order. So no
+    prefix of them ends a page without its requests.
 
     ``acked`` is the number of the last exchange that was answered, ``in_flight`` the batch of the
     next number, once that was made: until it is answered nothing else is sent under its number.

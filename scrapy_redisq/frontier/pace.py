@@ -24,8 +24,8 @@ BUSY = 1.0
 """Seconds between exchanges of a worker that has nothing to say but works on something."""
 
 START = 0.25
-"""Seconds that the first exchange of a worker waits for a request of ``start()`` at most: it brings
-that, and claims it, in one round trip."""
+"""Seconds that the first exchange of a worker waits for a request of ``start()`` at most. So one
+round trip brings the request, and claims it."""
 
 IDLE_FIRST, IDLE_LAST = 0.1, 5.0
 """Seconds between exchanges of a worker that finds nothing; they grow from one to the other. It
@@ -36,10 +36,10 @@ UNHEARD = 0.2
 
 
 class Pace:
-    """What the last exchanges brought, and from that the pause before the next.
+    """The pause before the next exchange, by the results of the last ones.
 
-    ``heartbeat`` is the longest pause in seconds, a quarter of the lease TTL. ``shards``: so many
-    part what is to be sent, and what goes to one waits longer for as much company.
+    ``heartbeat`` is the longest pause in seconds, a quarter of the lease TTL. With several
+    ``shards`` operations for one of them wait longer for as much company.
     """
 
     def __init__(self, heartbeat: float, shards: int = 1) -> None:
@@ -59,7 +59,7 @@ class Pace:
         self.listening = False
         """This worker would hear if another process said so."""
         self.told = False
-        """The next exchange has something to say: what people tell it."""
+        """People have ordered something, which the next exchange tells."""
         self.confirms = False
         """The next exchange says whether all is done indeed: nothing else is waited for."""
 

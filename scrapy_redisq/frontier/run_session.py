@@ -1,8 +1,8 @@
 """One worker in a run: joining, coming back, the end, leaving.
 
-There is one asyncio task for each shard (`scrapy_redisq.frontier.shard_task`). They never let the
-crawl wait: what the worker wants to send gathers in its shard sessions, what it may work on is
-handed over as it arrives. While Redis is away a task keeps what it has and tries again for ever.
+There is one asyncio task for each shard (`scrapy_redisq.frontier.shard_task`), so that the crawl
+never waits. Operations gather in the shard sessions, and leases are handed over as they arrive.
+While Redis is away a task keeps what it has and tries again for ever.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class RunSession:
         self.buried = 0
         """Requests of dead workers that this one made dead letters of."""
         self.warnings = Warnings(self.server.redact)
-        # Kept until a join has been answered: one that is repeated under another id would leave a
-        # worker behind that all others wait for until its TTL has passed.
+        # The same until a join has been answered. A join that is repeated under another id would
+        # leave a worker behind, for which all others wait until its TTL has passed.
         self._next_id = _new_worker_id()
         self._since = calls.JUST_NOW
         self._stop = asyncio.Event()
@@ -89,7 +89,7 @@ class RunSession:
         return await self.heeding_busy(execute_async(self.client, call))
 
     async def heeding_busy(self, running: Awaitable[T]) -> T:
-        """What ``running`` returns, or raises."""
+        """Return or raise as ``running`` does."""
         try:
             return await running
         except ServerBusy:
@@ -104,8 +104,8 @@ class RunSession:
         return await drive_async(self.call, steps, pause=pause)
 
     async def confirm_primary(self) -> None:
-        """Return if what answers is the server that has the last word. Raises `TROUBLE` if that
-        cannot be said now."""
+        """Return if the server that answers is the one that counts. Raises `TROUBLE` if that cannot
+        be known now."""
         try:
             await self.server.confirm_primary()
         except RedisError as error:
@@ -181,7 +181,7 @@ class RunSession:
         session.rejoined(run, registration.worker)
         self.worker.rejoined()
 
-    # What the worker hands in, and asks
+    # The worker hands in, and asks
 
     def enqueue(self, operation: Enqueue | Letter) -> None:
         """Take a request, or the dead letter of one; it is sent with one of the next exchanges."""
@@ -218,7 +218,7 @@ class RunSession:
         return any(session.unsafe.bytes > times * MAX_KEPT_BYTES for session in self.sessions)
 
     def unfinished(self) -> int:
-        """Requests that are not finished, as the last exchanges told, and what was not sent yet."""
+        """Requests that are not finished, as the last exchanges told, and unsent operations."""
         told = sum(reply.created - reply.finished for reply in self._last_replies())
         return told + self.waiting()
 
@@ -243,7 +243,7 @@ class RunSession:
                 session.wake(demand)
 
     def found_more(self) -> None:
-        """The worker can take what it could not take before."""
+        """The worker can take more than before."""
         for session in self.sessions:
             session.pace.found_more()
         self.wake()
@@ -283,7 +283,7 @@ class RunSession:
                 self.worker.lost(error)
 
     async def _look_for_ended(self) -> None:
-        """One look for all shards: were each to look by itself, each would find a part."""
+        """One look for all shards: else each shard would look, and find a part."""
         while True:
             if self.worker.is_busy():
                 await asyncio.sleep(LOOK_FOR_ENDED)
@@ -298,21 +298,21 @@ class RunSession:
         self._landed.set()
 
     async def _sweep(self) -> None:
-        """Delete what former runs have left, a little at a time."""
+        """Delete the rest of former runs, a little at a time."""
         try:
             await self.do(runs.sweep(self.terms.name, self.joined), pause=RUNNING_LOW)
         except Exception as error:
             self.warnings.warn("sweep", "An old dupefilter is left to the next crawl: %s", error)
 
     async def open_shard(self, session: ShardSession) -> None:
-        """Open a run that other workers have completed, or a shard that they have sealed, because
-        this one has something to add."""
+        """Open a run that other workers have completed, or a shard that they have sealed, to add to
+        it."""
         await self.do(runs.open_shard(self.terms.name, session.shard, session.run_id))
 
     # The end
 
     async def see_whether_complete(self) -> None:
-        """See what follows from what all shards said last."""
+        """Act on the last replies of all shards: the run may be complete, or stuck."""
         replies = self._last_replies()
         if len(replies) < len(self.sessions):
             return
@@ -328,7 +328,7 @@ class RunSession:
             try:
                 # Something may have been said while it was looked at.
                 complete = await self._is_complete() and self._all_said_so()
-                # Whoever stays alive does not end by it.
+                # A worker that is kept alive does not end by it.
                 may_end = not self.stopping and not self.terms.run.keep_alive
                 if complete and not self._certain and may_end:
                     await self._make_certain()
@@ -343,8 +343,8 @@ class RunSession:
                 self.worker.completed(self._missing)
 
     async def _make_certain(self) -> None:
-        """Make sure that the server that counts has said so, and ask all shards once more: a server
-        that was replaced does not know what workers have added to its successor."""
+        """Make sure that the server counts, and ask all shards once more. A server that was
+        replaced does not know the requests that workers have added to its successor."""
         try:
             await self.confirm_primary()
         except TROUBLE as error:
@@ -394,7 +394,7 @@ class RunSession:
         await asyncio.gather(*self._running)
 
     async def leave(self) -> bool:
-        """Send what waits, give back what is held, leave. -> True if the run is now complete.
+        """Send all operations, give all leases back, leave. -> True if the run is now complete.
 
         To be called after `stop`. Tries for ever while Redis is away. A worker that gives up
         waiting loses nothing: other workers take its leases over when their TTL has passed.
@@ -403,7 +403,7 @@ class RunSession:
         sent = False
         while True:
             try:
-                # Not again: having left without being told so, it would come back to exchange.
+                # Once: after a leave whose reply was lost, another exchange would join again.
                 while not sent:
                     sent = await self._send_the_rest()
                 await self.give_back()
@@ -416,8 +416,8 @@ class RunSession:
                 pause = min(pause * 2, RETRY_LAST, self.terms.lease_ttl / 8)
 
     async def _send_the_rest(self) -> bool:
-        """Exchange with all shards; -> whether that was the last time. Raises what one of them did,
-        when all are over."""
+        """Exchange with all shards; -> whether that was the last time. Raises an exception of one
+        of them, when all are over."""
         self.worker.collect_ended()
         had_nothing_left = not self.waiting()
         exchanges = [shard_task.exchange(session, NOTHING) for session in self.sessions]
@@ -425,7 +425,7 @@ class RunSession:
             if outcome is not None:
                 raise outcome
         # A server that has lost its last second is sent some of it once more.
-        # Who had to join again asks once more whether the run is complete.
+        # A worker that had to join again asks once more whether the run is complete.
         all_answered = len(self._last_replies()) == len(self.sessions)
         sent = had_nothing_left and not self.waiting() and all_answered
         if not sent:
@@ -433,7 +433,7 @@ class RunSession:
         return sent
 
     async def give_back(self) -> None:
-        """Leave all shards, shard 0 last. Raises what one of them did, when all others are left."""
+        """Leave all shards, shard 0 last. Raises the `TROUBLE` of one, when the others are left."""
         problem: Exception | None = None
         for session in reversed(self.sessions):
             try:

@@ -33,7 +33,7 @@ from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers
 T = TypeVar("T")
 
 Steps = Generator[Call[Any], Any, T]
-"""What a procedure is: it yields calls, is sent what they return, and returns a T."""
+"""A procedure: it yields calls, is sent their results, and returns a T."""
 
 ATTEMPTS = 20
 """How often a run is joined anew because other processes began one at the same time."""
@@ -56,8 +56,8 @@ def drive(execute: Callable[[Call[Any]], Any], steps: Steps[T]) -> T:
 async def drive_async(
     execute: Callable[[Call[Any]], Awaitable[Any]], steps: Steps[T], *, pause: float = 0.0
 ) -> T:
-    """Run a procedure, with ``pause`` seconds after each call. What ``execute`` raises is raised in
-    it, and here if it lets it pass."""
+    """Run a procedure, with ``pause`` seconds after each call. An exception of ``execute`` is
+    raised in the procedure, and here if the procedure lets it pass."""
     try:
         call = next(steps)
         while True:
@@ -120,7 +120,7 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
         lost = yield from _check_shard_0(name, newcomer.config, newcomer.young)
     if not newcomer.terms.keep_alive:
         # A run whose last worker was killed after the last page is as complete as any.
-        with contextlib.suppress(FrontierCorrupt):  # what is wrong is named by what follows
+        with contextlib.suppress(FrontierCorrupt):  # the join will name what is wrong
             yield from complete(name)
 
     intent = calls.crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
@@ -183,9 +183,9 @@ def _join_shard(
 
 
 def _check_shard_0(name: str, config: FrontierConfig, young: float = 0.0) -> Steps[int]:
-    """Raises `ShardLost` if shard 0 has lost a run that is unfinished on others, unless that began
-    less than ``young`` seconds ago: what shard 0 had of it is asked for again. -> when it began,
-    else 0."""
+    """Raises `ShardLost` if shard 0 has lost a run that is unfinished on others. If that run began
+    less than ``young`` seconds ago, all that shard 0 had of it is asked for again: -> when it
+    began, else 0."""
     later = 0
     for shard in config.shard_numbers(name)[1:]:
         found: calls.Look = yield calls.look(name, shard)
@@ -238,10 +238,11 @@ def complete(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
 def is_idle(name: str, shards: Sequence[int], workers: Sequence[str] = ()) -> Steps[bool]:
     """Whether everything is finished on all ``shards``, as a worker that is still there sees it.
 
-    All shards are looked at twice: something that moves from one to the other during the first look
-    has been created by the second (Mattern's four counters, "Algorithms for distributed termination
-    detection", 1987). ``workers``: its ids on shards with logs of their own. The first look leaves
-    a mark there: one that has lost the end of its log since may have created as much again.
+    All shards are looked at twice. A request that moves from one shard to another during the first
+    look has been created by the second look (Mattern's four counters, "Algorithms for distributed
+    termination detection", 1987). ``workers``: its ids on shards with logs of their own. The first
+    look leaves a mark there: a shard without the mark has lost the end of its log since, and may
+    have created as much again.
     """
     looks, mark = [], new_id()
     for key in ("mark", "marked"):
@@ -275,8 +276,8 @@ def reset(name: str, shards: Iterable[int], *, force: bool) -> Steps[None]:
     """Delete a frontier, and its ``shards``: those of former runs, too. Raises `FrontierInUse`
     while workers live, unless forced.
 
-    First shard 0 says so: whoever comes meanwhile begins a new run, which is left alone. It is also
-    the last one to go, so that a reset that was interrupted can be done again.
+    Shard 0 is marked first: a process that comes meanwhile begins a new run, which is left alone.
+    Shard 0 is also deleted last, so that a reset that was interrupted can be done again.
     """
     status, number = yield calls.clear(name, 0, everything=True, mark=True, force=force)
     if status == "in_use":
@@ -297,7 +298,7 @@ def _sweep(name: str, shard: int, *, everything: bool = False) -> Steps[None]:
 
 
 def sweep(name: str, joined: Joined) -> Steps[None]:
-    """Delete what former runs have left: dupefilters, and shards that this run does not have."""
+    """Delete the rest of former runs: dupefilters, and shards that this run does not have."""
     numbers = joined.config.shard_numbers(name)
     if joined.trash:
         for shard in numbers:

@@ -142,15 +142,15 @@ class Call(Generic[T]):
     def keys(self) -> tuple[str, str]:
         """The meta key, and one beside it that never exists.
 
-        While the slot of a cluster migrates, a script that declares one key runs on either node,
-        and sees none of the keys that are on the other. With a second one, which neither node has,
-        it is refused (ASK, TRYAGAIN) before it has begun.
+        While a hash slot of a cluster migrates, a script that declares one key runs on either node,
+        and sees none of the keys of the other node. With a second key, which neither node has, the
+        script is refused (ASK, TRYAGAIN) before it has begun.
         """
         return self.key, self.key.removesuffix("meta") + "never"
 
 
-# What Redis says when it takes no commands now. redis-py has classes for some errors and keeps the
-# word in the others; Redis 6 puts words of its own in front of what was said inside a script.
+# Errors of a Redis that takes no commands now. redis-py has classes for some of them and keeps the
+# word in the others; Redis 6 puts words of its own in front of an error inside a script.
 _BUSY_ERRORS = (ReadOnlyError, AskError, ClusterError, TryAgainError)
 _FULL = re.compile(r"\bOOM\b")
 _CORRUPT = re.compile(r"\bCORRUPT (.*)", re.S)
@@ -160,7 +160,7 @@ _BUSY = re.compile(
 
 
 def damaged(key: str, kind: str = "") -> str:
-    """What a person is told of a key that something else has written. ``kind``: what it is now."""
+    """The message about a key that another program has written. ``kind``: its type now."""
     what = f"is a {kind}" if kind else "is not what it must be"
     return (
         f"key {key} {what}: something else than scrapy-redisq wrote it. Nobody goes on with this "
@@ -181,7 +181,7 @@ def _translate(error: ResponseError, call: Call[Any]) -> Exception:
 
 
 class Client(Protocol):
-    """What runs scripts: redis-py's client of a server, or one of a cluster."""
+    """A client that runs scripts: redis-py's of a server, or one of a cluster."""
 
     def evalsha(self, sha: str, numkeys: int, /, *keys_and_args: Any) -> Any: ...
 
@@ -189,7 +189,7 @@ class Client(Protocol):
 
 
 class AsyncClient(Protocol):
-    """As `Client`, for asyncio; and what a worker asks of it beside."""
+    """As `Client`, for asyncio, with more calls that a worker needs."""
 
     def evalsha(self, sha: str, numkeys: int, /, *keys_and_args: Any) -> Awaitable[Any]: ...
 
@@ -203,9 +203,9 @@ class AsyncClient(Protocol):
 def execute(client: Client, call: Call[T]) -> T:
     """Run ``call`` once and return its decoded reply.
 
-    Raises `ServerFull` (nothing was applied), `ServerBusy` (nothing was applied),
-    `ScriptFailed`, `FrontierCorrupt` (the reply is not to be understood), or redis-py's
-    ConnectionError and TimeoutError: then it is not known whether it was applied.
+    Raises `ServerFull` and `ServerBusy` (nothing was applied), `ScriptFailed`, `FrontierCorrupt`
+    (the reply makes no sense), or redis-py's ConnectionError and TimeoutError: then nobody knows
+    whether the call was applied.
     """
     try:
         try:

@@ -22,7 +22,7 @@ FINGERPRINT_BYTES = 20
 """Scrapy's fingerprints: SHA-1."""
 
 ANYWHERE = ("redisq:{probe}:",)
-"""On one server it is all the same."""
+"""Any prefix will do on one server."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SeenFilter:
         return exact_member(fingerprint) if self.name == "exact" else _normalised(fingerprint)
 
     def parameters(self) -> list[str]:
-        """What the Lua file's functions take as ``params``."""
+        """The ``params`` of the Lua file's functions."""
         if self.name == "bitmap":
             layers = bitmap_layers(self.error_rate, self.capacity)
             return [";".join(layer.text() for layer in layers)]
@@ -58,7 +58,7 @@ def seen_filter(config: FrontierConfig) -> SeenFilter:
 
 
 def exact_member(identity: bytes) -> str:
-    """What is known by ``identity`` as a member of an exact set (``seen/exact.lua``): 64 bits."""
+    """An ``identity`` as a member of an exact set (``seen/exact.lua``): 64 bits."""
     return str(int.from_bytes(_normalised(identity)[:8], "big", signed=True))
 
 

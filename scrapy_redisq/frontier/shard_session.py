@@ -1,8 +1,8 @@
-"""One worker in one shard: what it sends there, what it holds, when the next exchange is due.
+"""One worker in one shard: operations to send, leases that it holds, and the next exchange.
 
-No network: `ShardSession.call` makes the next exchange, `ShardSession.received` takes its reply in.
-Whoever drives it (`scrapy_redisq.frontier.shard_task`) sends the one and hands in the other. If the
-reply was lost, `call` makes the same exchange again, under the same number.
+There is no network in it. `ShardSession.call` makes the next exchange, `ShardSession.received`
+takes the reply in, and `scrapy_redisq.frontier.shard_task` stands between them. If the reply was
+lost, `call` makes the same exchange again, under the same number.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ LATE = 0.5
 class ShardSession:
     """One worker's part in one shard.
 
-    ``held``: the leases; ``suspects``: leases that earlier workers may have died of. ``dead``: dead
-    letters of the shard. ``is_void``: the worker has to join this shard again.
+    ``held``: the leases; ``suspects``: leases of entries that earlier workers may have died of.
+    ``dead``: dead letters of the shard. ``is_void``: the worker has to join this shard again.
 
-    Of the exchange under way: ``wanted`` entries may be claimed, None: there is none; with
-    ``wants_suspect`` one of them may be a suspect; it began at ``asks_since`` (time.monotonic()).
-    Of the last ones: entries were last wanted at ``asked_at``; ``last`` is the last reply since the
-    worker has joined; ``said_starting``: the worker may add requests of its own; ``is_silent``:
-    there was no answer, so the next one claims nothing.
+    The exchange under way began at ``asks_since`` (time.monotonic()). It may claim ``wanted``
+    entries (None: no exchange is under way), with ``wants_suspect`` a suspect among them.
+
+    ``asked_at``: when entries were last wanted. ``last``: the last reply since the worker has
+    joined. ``said_starting``: the last exchange said that the worker may add requests without a
+    page. ``is_silent``: the last one had no answer, so the next one claims nothing.
     """
 
     def __init__(
@@ -102,17 +103,17 @@ class ShardSession:
         """Operations that Redis has not acknowledged."""
         return len(self.outgoing)
 
-    # What the worker hands in
+    # The worker hands in
 
     def add(self, operation: Operation) -> None:
-        """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
+        """Take an operation; it is kept until Redis has acknowledged it."""
         self.outgoing.append(operation)
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
 
     def finish(self, finish: Finish, links: Sequence[Enqueue] = ()) -> None:
-        """Take the end of a lease, after all requests that came of it. What of ``links``, to shards
-        with logs of their own, is not safe there goes with it, as a post."""
+        """Take the end of a lease, after all requests of its page. Those of ``links``, its requests
+        on shards with other logs, that are not safe yet go with it, as a post."""
         self.add(replace(finish, links=links) if links else finish)
 
     def unended(self) -> int:
@@ -142,11 +143,11 @@ class ShardSession:
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.
 
-        ``want`` entries are claimed at most, no more than make ``most`` leases of this shard; of
-        one slot at most ``slot_limit`` or ``room[slot]``, and at most ``suspects``.
-        ``starting``: this worker may still add start requests; when it no longer does, ``seeded``
-        says that they were all added. ``turns``: what was done with the turns. ``told``: what
-        people are told (pages, items, report).
+        At most ``want`` entries are claimed, so that the leases of this shard are at most ``most``;
+        of one slot at most ``slot_limit`` or ``room[slot]``, and at most ``suspects`` suspects.
+        ``starting``: this worker may still add start requests. Else ``seeded`` says whether all
+        were added. ``turns``: how turns were used. ``told``: figures for people (pages, items,
+        report).
         """
         terms, outgoing = self.run_session.terms, self.outgoing
         batch = outgoing.batch(self.held, self._begun_to_tell())
@@ -188,7 +189,7 @@ class ShardSession:
         return Call.of(self._script, key, data, lambda reply: read_reply(reply, batch.operations))
 
     def _terms(self) -> dict[str, Any]:
-        """What the worker's terms say, as the script takes it."""
+        """The worker's terms, as the script takes them."""
         terms = self.run_session.terms
         return {
             "ttl": int(terms.lease_ttl * 1e6),
@@ -205,8 +206,8 @@ class ShardSession:
         return sorted(begun - self._told_begun)
 
     def received(self, reply: Reply, *, confirmed: bool = False) -> Reply:
-        """Take a reply in. Its ``leases`` become those that were not known before. ``confirmed``:
-        replicas have what was sent, and so all before it."""
+        """Take a reply in. Only new leases stay in its ``leases``. ``confirmed``: replicas have
+        this exchange, and all before it."""
         batch = self.outgoing.answered() if reply.status in {"ok", "replayed"} else None
         if batch is None:
             return reply
@@ -238,9 +239,10 @@ class ShardSession:
             post.delivered(id)
 
     def rejoined(self, run: str, worker: str) -> None:
-        """Go on as a new worker. Leases are forgotten: other workers have them or will. What was
-        not acknowledged is sent again: finishes are stale by now, and end nobody's lease. What no
-        page stands for and was acknowledged lately is sent, too: the server may have lost it."""
+        """Go on as a new worker. Leases are forgotten: other workers have them or will. Operations
+        without an acknowledgement are sent again; finishes among them are stale, and end nobody's
+        lease. Requests without a page that were acknowledged lately are sent, too: the server may
+        have lost them."""
         self.outgoing.begin_anew()
         self.outgoing.put_first([*self.unsafe.rejoined()])
         self.run_id, self.worker_id = run, worker
@@ -302,17 +304,17 @@ class ShardSession:
     # When
 
     def answers(self) -> bool:
-        """Whether what it is asked for may be expected soon."""
+        """Whether an answer may be expected soon."""
         late = self.asks_since and time.monotonic() - self.asks_since > LATE
         return not (self.is_silent or late)
 
     def has_enough(self) -> bool:
-        """Whether it surely has what is wanted, as far as is known."""
+        """Whether the shard surely has enough entries, as far as is known."""
         return self.pace.has_enough and self.answers()
 
     @property
     def is_waiting(self) -> bool:
-        """It waits until the next exchange is due."""
+        """Its task waits until the next exchange is due."""
         return self._planned_at > 0 and not self._wake_up.is_set()
 
     def wake(self, demand: Demand) -> None:

@@ -1,4 +1,4 @@
-"""What a worker and its run session ask of each other: terms, demand, and what is said to whom."""
+"""The calls between a worker and its run session: terms, demand, questions and news."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from scrapy_redisq.frontier.shard_session import ShardSession
 
 SUSPECT_FROM = 2
-"""Deliveries from which a request is a suspect. One worker's death says nothing about any of the
-requests that it held; a second one leaves few that were there both times."""
+"""Deliveries from which a request is a suspect. The death of one worker says nothing about any of
+its requests; few requests are there at a second death, too."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Terms:
     """Terms of AutoThrottle, see ``lua/shared/slots/state.lua``."""
     back_off: BackOff = BACK_OFF
     rewind: float = REWIND
-    """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
+    """Seconds for which a request without a page is kept after its acknowledgement."""
     young: float = REWIND
     """A run that began no longer ago is begun anew where shard 0 has lost it."""
     history: int = 0
     """Finished requests that are kept for people, over all shards; 0: none."""
     release: str = ""
     settings: str = ""
-    """What the worker runs, for people, see `calls.Registration`."""
+    """For people, see `calls.Registration`."""
     wait_replicas: int = 0
     """Replicas that are to have what is sent to a shard before it counts as safe at once."""
     suspect_from: int = SUSPECT_FROM
@@ -55,11 +55,11 @@ class Terms:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a worker could take now: entries in all, of one slot, and of slots it has some of.
+    """How many entries a worker could take now: in all, of one slot, and of slots it has some of.
 
-    ``low``: what it has will not last long, so it is worth an exchange. ``within``: seconds in
-    which one is needed in any case, ``urgent``: at once. ``most``: leases that it may hold. It
-    ``rests`` if it wants nothing, and will not before it is told to.
+    ``low``: its leases will not last long, so that an exchange is worth it. ``within``: seconds in
+    which an exchange is needed in any case, ``urgent``: at once. ``most``: leases that it may hold.
+    It ``rests`` if it wants nothing before it is told to go on.
     """
 
     low: bool
@@ -78,7 +78,7 @@ NOTHING = Demand(False, 0, 0, {})
 class Worker(Protocol):
     """See `scrapy_redisq.worker`."""
 
-    # What it tells
+    # The session asks
 
     pages: int
 
@@ -94,15 +94,15 @@ class Worker(Protocol):
         """(it may still add requests of its own, all its start requests were added)."""
 
     def report(self) -> str:
-        """What it tells people of itself, "" if it has told them just now."""
+        """Its report for people, "" if the last one was just now."""
 
     def turns(self, session: ShardSession) -> list[TurnReport]:
-        """What it did with the turns of slots of this shard."""
+        """Its use of the turns of slots of this shard."""
 
-    # What it does
+    # The session tells
 
     def collect_ended(self) -> None:
-        """Hand in the finishes of what has ended since the last call."""
+        """Hand in the finishes of pages that have ended since the last call."""
 
     def received(
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
@@ -116,7 +116,7 @@ class Worker(Protocol):
         """For so long all that is left has been in slots that are set aside."""
 
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
-        """All leases of these shards are void, and so is what is cached about seen URLs."""
+        """All leases of these shards are void, and so are caches of seen URLs."""
 
     def rejoined(self) -> None:
         """It goes on as a new worker."""
@@ -134,16 +134,16 @@ async def _certain() -> None:
 
 @dataclass(frozen=True)
 class ServerHelp:
-    """What a run session may ask of the connection (see `scrapy_redisq.server.connection`)."""
+    """Calls of a run session to its connection (see `scrapy_redisq.server.connection`)."""
 
     revive: Callable[[], None] = lambda: None
     """Start a dead embedded server again; blocks."""
     redact: Callable[[object], str] = str
     """Take passwords out of an error's text."""
     confirm_primary: Callable[[], Awaitable[None]] = _certain
-    """Return if what answers is the server that has the last word, else raise `ServerBusy` or an
+    """Return if the server that answers is the one that counts, else raise `ServerBusy` or an
     error of redis-py."""
     primary_vouched: Callable[[], float] = time.monotonic
-    """Since when what was acknowledged may have been by a server that no longer counts."""
+    """Until when (time.monotonic()) the server is known not to have been replaced."""
     renew_log: Callable[[], None] = lambda: None
     """Look after the log of a server that may have been started anew; blocks."""

@@ -1,4 +1,4 @@
-"""What passes by itself when it is waited for, how long to wait, and how often to speak of it."""
+"""Errors that pass by themselves, how long to wait for that, and how often to speak of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scrapy_redisq.errors import ServerBusy, ServerFull
 logger = logging.getLogger(__name__)
 
 TROUBLE = (RedisConnectionError, RedisTimeoutError, ServerBusy, ServerFull, OSError)
-"""What passes: Redis is away, or says that it takes no commands now."""
+"""Errors that pass: Redis is away, or says that it takes no commands now."""
 
 RETRY_FIRST, RETRY_LAST = 0.1, 2.0
 """Seconds between attempts while Redis is away; with a short lease TTL at most an eighth of it, so

@@ -1,4 +1,4 @@
-"""What a shard has taken and may yet lose with the end of its log: it may have to be sent again."""
+"""Requests that a shard has taken and may yet lose with the end of its log."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import replace
 from scrapy_redisq.frontier.operations import Enqueue, Letter, Operation
 
 MAX_KEPT_BYTES = 64_000_000
-"""Of requests that no page stands for, which may have to be sent again."""
+"""Of requests without a page, which may have to be sent again."""
 
 KEPT_OVERHEAD = 250
 """Bytes that such a request takes beside its entry."""
 
 NO_REPLICA = 2.5
-"""Seconds after which a server without any replica cannot lose what it has acknowledged: there is
-none that could take its place, and its log is on the disk by then (``appendfsync everysec``). A
-replica that comes later has all of it."""
+"""Seconds after which a server without any replica cannot lose what it has acknowledged. No replica
+could take its place, and its log is on the disk by then (``appendfsync everysec``). A replica that
+comes later has all of it."""
 
 LOOK_AGAIN = 10.0
 """Seconds after which it is looked again whether there is a replica by now, while it matters."""
@@ -30,8 +30,8 @@ def _is_of_nobody(operation: Enqueue | Letter) -> bool:
 
 
 class Unsafe:
-    """What no page of the shard's own server stands for, from its acknowledgement until it is safe;
-    and whether the shard may lose its begin of the run.
+    """Requests that no page of the shard's own server stands for, from their acknowledgement until
+    they are safe; and whether the shard may lose its begin of the run.
 
     ``rewind``: the seconds of its log that a server may lose. ``primary_vouched``: until when, by
     time.monotonic(), the server is known not to have been replaced. ``spread``: shards have logs
@@ -45,13 +45,13 @@ class Unsafe:
         """When (time.monotonic()) the server was last seen to have no replica; -inf: it may have
         some, of which none or all may be away."""
         self.bytes = 0
-        """Of what is kept."""
+        """Of the requests that are kept."""
         self._rewind = rewind
         self._primary_vouched = primary_vouched
         self._spread = spread
         self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
         self._of_nobody = 0
-        """Of these, what no page stands for."""
+        """How many of them have no page at all."""
         self._begin()
 
     def _begin(self) -> None:
@@ -59,8 +59,8 @@ class Unsafe:
         self._sent_at = self._proved_at = self._confirmed_at = -math.inf
 
     def size_of(self, operation: Operation) -> int:
-        """Bytes of what is to be kept because no page of this server stands for it; 0 of anything
-        else."""
+        """Bytes of an operation that is to be kept because no page of this server stands for it;
+        else 0."""
         if self._rewind <= 0 or not isinstance(operation, (Enqueue, Letter)):
             return 0
         if isinstance(operation, Enqueue) and operation.page is not None and not operation.link:
@@ -68,7 +68,7 @@ class Unsafe:
         return len(operation.entry) + KEPT_OVERHEAD
 
     def acknowledged(self, operation: Enqueue | Letter, at: float) -> None:
-        """Keep what no page stands for until no server can have lost it."""
+        """Keep a request that no page of this server stands for until it is safe."""
         if size := self.size_of(operation):
             if isinstance(operation, Enqueue) and operation.tag is not None:
                 operation = replace(operation, tag=None)  # nobody is told of it again
@@ -98,14 +98,14 @@ class Unsafe:
                 operation.link.is_safe_now()
 
     def rejoined(self) -> list[Enqueue | Letter]:
-        """-> what is to be sent again, in the order in which it was sent."""
+        """-> the requests to be sent again, in the order in which they were sent."""
         again = [kept for _, kept in self._kept]
         self._kept.clear()
         self._of_nobody = self.bytes = 0
         self._begin()
         return again
 
-    # What may be lost
+    # Requests may be lost
 
     @property
     def proof_at(self) -> float:
@@ -129,21 +129,20 @@ class Unsafe:
 
     @property
     def _safe_until(self) -> float:
-        """What was acknowledged until then the server can no longer lose. It does not follow from
-        the time that has passed: after an outage it may lack what it said last. Nor from answers of
-        a server that may have been replaced: that may lack all of it."""
+        """The server can no longer lose requests that it acknowledged until then. The time that has
+        passed is no proof: after an outage the server may lack its last words. Nor are answers of a
+        server that may have been replaced: its successor may lack all of them."""
         alone = min(self._proved_at, self.alone_at) - min(self._rewind, NO_REPLICA)
         return max(self._confirmed_at, self._proved_at - self._rewind, alone)
 
     @property
     def may_lose(self) -> bool:
-        """Whether the server may yet lose what no page of its own stands for, or its begin of the
-        run."""
+        """Whether the server may yet lose a kept request, or its begin of the run."""
         return bool(self._kept) or self._safe_until < self._joined_at
 
     @property
     def may_ask_again(self) -> bool:
-        """Whether the server has, and may yet lose, what no page at all stands for."""
+        """Whether the server has, and may yet lose, requests without a page."""
         return self._spread and self._of_nobody > 0
 
     @property

@@ -1,1 +1,1 @@
-"""Downloader middlewares: what keeps a fleet polite, and retries that wait in Redis."""
+"""Downloader middlewares: robots.txt, back-off, and retries that wait in Redis."""

@@ -1,4 +1,4 @@
-"""What becomes of requests that failed: they go back to the frontier, or are tried again later."""
+"""Requests that failed: they go back to the frontier, or are tried again later."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RedisqRetryMiddleware(RetryMiddleware):
             self._worker.in_progress.retries_exhausted(request, status)
 
     def _pause(self, request: Request, retry: Request, response: Response | None) -> None:
-        # What is downloaded on the side (engine.download) is retried on the side, at once.
+        # A download on the side (engine.download) is retried on the side, at once.
         if self._worker is not None and self._worker.in_progress.asking(request):
             delays = self._worker.settings.retry_delays
             pause = retry_pause(delays, retry.meta["retry_times"], response)

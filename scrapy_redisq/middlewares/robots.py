@@ -74,15 +74,15 @@ CLOSED = b"closed"
 """In the place of a compressed text: the host cannot say what it allows."""
 
 AWAY = (RedisError, RedisqError, OSError)
-"""What is raised when the frontier cannot be asked."""
+"""Errors when the frontier cannot be asked."""
 
 
 @dataclass
 class Rules:
-    """What a worker knows of a host's robots.txt.
+    """A host's robots.txt, as a worker knows it.
 
-    Without a ``parser`` all is allowed, or with ``closed``, a status (0: it is not known), nothing
-    for now. That is a failure that ``began`` at a time.monotonic(); None: the frontier knows of it.
+    Without a ``parser`` all is allowed. With ``closed``, a status (0: it is not known), nothing is
+    allowed for now. This failure ``began`` at a time.monotonic(); None: the frontier knows of it.
     Valid ``until`` a time.monotonic(). ``is_news``: other workers may not know it yet. Of the delay
     of the slots in ``told`` the frontier knows.
     """
@@ -100,9 +100,9 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     """Scrapy's RobotsTxtMiddleware, whose texts and Crawl-delay all workers share.
 
     Settings, meta keys, stats and the signal robots_parsed are Scrapy's. One worker fetches a
-    host's robots.txt, once a run or when it has expired, and the others wait for it. An answer
-    other than 2xx counts as an empty text (RFC 9309, 2.3.1.3), but 5xx for "nothing is allowed for
-    now" (2.3.1.4): then requests go back, and the slot is left alone as one that fails.
+    host's robots.txt, once a run or when it has expired, and the others wait for it. After 5xx
+    nothing is allowed for now (RFC 9309, 2.3.1.4): requests go back, and the slot is left alone as
+    one that fails. Any other answer than 2xx counts as an empty text (2.3.1.3).
     ``Crawl-delay`` or ``Request-rate``, whichever is slower and at most
     ``REDISQ_CRAWL_DELAY_MAX``, is the delay of the slot. While Redis is away each worker fetches
     for itself. With another scheduler this is Scrapy's.
@@ -166,8 +166,8 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         return lookup.result()
 
     def _check(self, request: Request) -> None:
-        """What waits when the spider is closed, or for a host in trouble, goes back to the
-        frontier."""
+        """Send the request back to the frontier if the spider is being closed, or the host is in
+        trouble."""
         self._in_use.gate.check(request, self._slot_of(request))
 
     async def _look_up(self, host: str, request: Request) -> Rules:
@@ -248,8 +248,8 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             # a worker that has a page of the host when it may be asked again fetches it then.
             if error.slot == self._slot_of(request):
                 return await self._leave_to_others(host, CLOSED_FOR, closed=0)
-            # It leads to another host, or its pages are grouped: then nothing else keeps the page's
-            # slot from being asked again and again, and the crawl open.
+            # The robots.txt leads to another host, or is of another slot. Without this the page's
+            # slot would be asked again and again, and keep the crawl open.
             return await self._close(host, 0, began)
         except Exception as error:
             if isinstance(error, IgnoreRequest) or is_closing(self.crawler):

@@ -3,11 +3,11 @@
 ::
 
     serializer       the requests of one spider as entries, and back
-    entry_format     what an entry holds, and how it is checked; the classes of requests
+    entry_format     the fields of an entry, and their checks; the classes of requests
     values           Python's plain values in msgpack, each with its type
     value_classes    objects of a project's classes
     callbacks        the names of a spider's methods
     meta             which keys of meta are safe; delays and counts of retries in it
-    identity         what an unfiltered request is known by
+    identity         identities of unfiltered requests
     fields           requests as people write and read them, without a spider
 """

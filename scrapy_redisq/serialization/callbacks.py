@@ -1,4 +1,4 @@
-"""Which methods of a spider an entry may name as a callback, and what stands for them there."""
+"""The methods of a spider that an entry may name as callbacks, and their names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAKE_A_METHOD = "make it a method of the spider's class, with no name of Scrapy
 _NAME_IT = "push a mapping instead, with the method's name: {'url': …, 'callback': 'parse'}"
 
 OF_A_RESPONSE = {"response", "failure"}
-"""What the parameter of a callback is called that Scrapy calls it with."""
+"""Names of the parameter of a callback that Scrapy fills."""
 
 Method: TypeAlias = "FunctionType | staticmethod[..., Any] | classmethod[Any, ..., Any]"
 """As it stands in the dictionary of a class."""
@@ -37,10 +37,9 @@ def callbacks_of(cls: type) -> dict[str, Method]:
     """The methods of ``cls`` that may be callbacks, by name: plain functions (async and generators
     too), static and class methods.
 
-    Whatever Scrapy's own classes define is none, nor is what a spider puts in its place (`start`,
-    `closed`, `parse_with_rules`): Scrapy calls these, and with other arguments. Those that Scrapy
-    itself has for callbacks are. Read from the classes' dictionaries, so that no property or other
-    descriptor runs.
+    Methods of Scrapy's own classes are none (`start`, `closed`, `parse_with_rules`), even if the
+    spider overrides them: Scrapy calls these, and with other arguments. Scrapy's own callbacks are
+    allowed. Read from the classes' dictionaries, so that no property or other descriptor runs.
     """
     attributes: dict[str, Any] = {}
     hooks = set(_NAMED_NOWHERE)
@@ -62,7 +61,7 @@ def is_hook(name: str) -> bool:
 
 @cache
 def _hooks(scrapys: type) -> frozenset[str]:
-    """What one of Scrapy's classes defines, but for its callbacks."""
+    """Names that one of Scrapy's classes defines, without its callbacks."""
     return frozenset(name for name, value in vars(scrapys).items() if not _is_callback(value))
 
 
@@ -104,8 +103,7 @@ class Callbacks:
         self._names = {(type(method), function_of(method)): name for name, method in by_own_name}
 
     def name(self, callback: Callable[..., Any], role: str) -> CallbackName:
-        """What tells other workers which callback of the spider's class it is. Raises
-        `Unserializable`."""
+        """The name of a callback for other workers. Raises `Unserializable`."""
         if callback is NO_CALLBACK:
             return False
         if type(callback) is partial:

@@ -75,7 +75,7 @@ class Entry(Struct, rename=_LETTERS, omit_defaults=True, forbid_unknown_fields=T
     """A request as it is stored: its attributes, with names in the place of callbacks.
 
     ``kind``, if it is no plain `Request`: the code of its class, and the attributes that only this
-    class has. ``identity``: what the request is known by, if that is not its fingerprint, see
+    class has. ``identity``: of an unfiltered request, see
     `scrapy_redisq.serialization.identity`. ``meta`` and ``cb_kwargs`` are dictionaries, which
     msgspec cannot say of those whose keys are no text.
     """
@@ -113,7 +113,7 @@ EntryDecoder = Callable[[memoryview], Entry]
 
 
 def entry_decoder(build: Callable[[str, Any], Any]) -> EntryDecoder:
-    """What `decode_entry` takes; ``build(name, parts)`` makes objects of known classes."""
+    """A decoder for `decode_entry`; ``build(name, parts)`` makes objects of known classes."""
     return decoder(build, Entry)
 
 
@@ -178,10 +178,9 @@ def encode_request(
 ) -> bytes:
     """Return the entry of ``request``, with these names instead of its own callbacks.
 
-    ``identity`` is there if the request is known by something else than its fingerprint,
-    ``classes`` are those whose objects it may hold, ``meta_keys`` those that pass though they are
-    not safe. msgspec encodes the usual request as it is. What it does not take, or would change, is
-    found by a look at the types of the values; only then everything is copied and tagged. Raises
+    ``identity`` is that of an unfiltered request. Objects may be of ``classes``, and ``meta_keys``
+    pass though they are not safe. msgspec encodes the usual request as it is. If the types of the
+    values show that msgspec would refuse or change one, everything is copied and tagged. Raises
     `Unserializable` and `EntryTooLarge`.
     """
     meta, cb_kwargs, cookies = request.meta, request.cb_kwargs, cast(Any, request.cookies)
@@ -314,7 +313,7 @@ def _check(entry: Entry) -> None:
 
 
 def identity_in(entry: bytes) -> bytes | None:
-    """What the request is known by, if it is not its fingerprint; None too for a damaged entry."""
+    """The identity of an unfiltered request; None for another one, and for a damaged entry."""
     try:
         found: _Identity = _decode_identity(memoryview(entry)[1:])
         return found.identity

@@ -1,9 +1,9 @@
-"""What makes an unfiltered request the same one when it is asked for again.
+"""Identities: an unfiltered request is the same one when it is asked for again.
 
 Two requests with one fingerprint may be two (other cookies, other ``cb_kwargs``), and a page that
-is fetched again asks for its children again. What Scrapy's dupefilter is asked about is known by
-its fingerprint; all other requests have an identity of 16 bytes, made of where they come from, of
-their marks, and of how many alike came before them.
+is fetched again asks for its requests again. A filtered request is known by its fingerprint. Each
+other one has an identity of 16 bytes: of its page, of its marks, and of how many equal requests
+came before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scrapy_redisq.serialization.value_classes import attributes_of, is_data_cla
 from scrapy_redisq.serialization.values import type_name
 
 ID_KEY = "redisq_id"
-"""In a request's meta: what the spider knows the request by, in the place of marks and order."""
+"""In a request's meta: the spider's own identity, in the place of marks and order."""
 
 NO_MARKS = b""
 
@@ -59,7 +59,7 @@ _UNMARKED_HEADERS = (b"User-Agent", b"Referer", b"Accept")
 """Drawn at random, or following from where a link was found. Accept-… are not marks either."""
 
 _STABLE = (NoneType, int, float, Decimal, UUID, date, time, timedelta)
-"""What repr() shows alike in every process."""
+"""Types whose repr() is the same in every process."""
 
 _MOST_PARTS = 100_000
 """Values in one request that are looked at."""
@@ -75,10 +75,10 @@ def of_nowhere(fingerprint: bytes, request: Request) -> bytes:
 
 
 def marks(request: Request) -> bytes:
-    """A digest of what people make requests differ by: callback, ``cb_kwargs``, cookies, headers
-    and meta, but for what is drawn at random and what Scrapy writes there itself.
+    """A digest of the marks by which people tell requests apart: callback, ``cb_kwargs``, cookies,
+    headers and meta. Random values and Scrapy's own keys do not count.
 
-    `NO_MARKS` if there is nothing of that.
+    `NO_MARKS` if there are none.
     """
     name = _name_of(request.callback)
     headers = {
@@ -149,8 +149,8 @@ def _canonical(value: Any) -> bytes:
 
 
 def of_start(fingerprint: bytes, request: Request, repeats: Repeats, *, own: bytes = b"") -> bytes:
-    """The identity of an unfiltered start request: the fingerprint itself where it is the first of
-    those without marks. ``own``: what makes the start requests of one worker its own."""
+    """The identity of an unfiltered start request: the fingerprint itself for the first one
+    without marks. ``own``: of a worker whose start requests are its own."""
     marked, number = _marks_and_number(fingerprint, request, repeats)
     if not (marked or number or own):
         return fingerprint
@@ -162,7 +162,7 @@ def of_child(
 ) -> bytes:
     """The identity of an unfiltered request of the page whose identity is ``page``.
 
-    ``retries`` of the page: what it asks for after its callback wanted it again, it asks for again.
+    ``retries`` of the page: after its callback wanted the page again, its requests are new.
     """
     marked, number = _marks_and_number(fingerprint, request, repeats)
     return _digest(b"child", page, b"%d" % retries, fingerprint, marked, b"%d" % number)
@@ -173,7 +173,7 @@ def of_refused(request: Request) -> bytes:
     url = request.url.encode("utf-8", "surrogatepass")
     method = str(request.method).encode("utf-8", "surrogatepass")
     marked = NO_MARKS
-    with contextlib.suppress(Exception):  # what raises may be what it was refused for
+    with contextlib.suppress(Exception):  # the exception may be why it was refused
         marked = marks(request)
     return _digest(b"refused", url, method, request.body or b"", marked)
 

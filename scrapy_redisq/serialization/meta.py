@@ -1,4 +1,4 @@
-"""What a request's meta says: how long it waits, how often it was retried, and what is not safe."""
+"""Keys of a request's meta: its delay, its retries, and keys that are not safe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delay_of(meta: Mapping[str, Any]) -> float:
 
 
 def without_delay(request: Request) -> Request:
-    """A copy that does not wait: what is made of its meta later must not inherit the delay."""
+    """A copy that does not wait: later copies of its meta must not inherit the delay."""
     return request.replace(meta={k: v for k, v in request.meta.items() if k != DELAY_KEY})
 
 

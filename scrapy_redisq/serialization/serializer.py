@@ -1,10 +1,9 @@
 """Requests of a spider as entries of the frontier, and back.
 
-An entry never names anything that is imported or looked up outside the spider: request classes
-come from a registry (Scrapy's own, and ``REDISQ_REQUEST_CLASSES``), callbacks are names of methods
-of the spider's class, and values have the plain types of `serialization.values` or classes that
-`serialization.value_classes` knows.
-"""
+No name in an entry is imported or looked up outside the spider. Request classes come from a
+registry (Scrapy's own, and ``REDISQ_REQUEST_CLASSES``). Callbacks are methods of the spider's
+class. Values have the plain types of `serialization.values`, or classes that
+`serialization.value_classes` knows."""
 
 from __future__ import annotations
 
@@ -116,8 +115,8 @@ class Serializer:
     def loads(self, entry: bytes) -> Request:
         """Return the request of an entry; raises `Undecodable` with the reason, nothing else.
 
-        What the entry names is compared with what the spider's class and the settings offer:
-        nothing is imported, and no attribute of the spider is read.
+        Names in the entry are looked up in the spider's class and in the settings: nothing is
+        imported, and no attribute of the spider is read.
         """
         stored = decode_entry(entry, self._decode)
         try:

@@ -1,15 +1,15 @@
-"""One ``scrapy crawl`` process: what it holds, what it sends, what becomes of its pages.
+"""A ``scrapy crawl`` process: leases that it holds, requests that it sends, pages in progress.
 
 ``worker``       answers Scrapy, its run session, and this package's middlewares and pipelines
-``build``        what it needs to start; ``connect`` opens its server and joins the run, ``origin``
-                 is what the worker says of itself then
-``leaving``      how it goes, and what it says then
-``outbox``       what becomes of a request that Scrapy hands in
+``build``        puts it together; ``connect`` opens its server and joins the run, ``origin`` is
+                 the worker's own description for that
+``leaving``      how it goes, and its last words in the log
+``outbox``       takes in requests that Scrapy hands in
 ``inbox``        leases that wait to be started
-``in_progress``  what becomes of the requests in progress; ``page`` is one of them
+``in_progress``  the pages, and their ends; ``page`` is one of them
 ``kept``         requests that cannot be stored, and are held by the page that asked for them
 ``back_pressure``  who waits while the frontier is as large as it may be
 ``progress``     how far it is, in its own terminal
-``report``       what it costs and does, for people, and what these have told it
-``politeness/``  whether a download may begin, and what its end says of its slot
+``report``       its figures for people, and orders of people
+``politeness/``  whether a download may begin, and whether its slot is in trouble at the end
 """

@@ -1,5 +1,5 @@
-"""Back-pressure: what a worker holds back while the frontier is full: at ``REDISQ_MAX_MEMORY``, or
-when Redis is at its ``maxmemory``. Redis takes what pages in progress bring all the same. But:
+"""Back-pressure: a worker brings less while the frontier is full, at ``REDISQ_MAX_MEMORY`` or
+Redis' own ``maxmemory``. Redis takes the requests of pages in progress all the same. But:
 
 - ``start()`` waits. So it does at ``REDISQ_MAX_PENDING``, which holds back nothing else here. A
   worker that has had nothing to do for the length of a pause reads one more request of it.
@@ -81,7 +81,7 @@ class BackPressure:
             self._pause, self._paused_until = PAUSE_FIRST, 0.0
             return was_paused
         self._tell(reached)
-        # What a page brings that was started before the pause makes that no longer.
+        # Requests of a page that was started before the pause do not lengthen it.
         if news and not self.pauses:
             self._paused_until = time.monotonic() + self._pause
             logger.info(

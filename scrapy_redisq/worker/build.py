@@ -1,4 +1,4 @@
-"""What a worker needs to start, made and put together."""
+"""Makes the parts that a worker needs to start, and puts them together."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def _watch(worker: Worker) -> None:
 
 
 def _check_slots(crawler: Crawler, settings: RedisqSettings) -> None:
-    """Raise `SettingError` where Scrapy's slots are addresses, as its own queue by slots does: a
-    request would change its slot, and with it its limits, when its host is looked up."""
+    """Raise `SettingError` where Scrapy's slots are addresses, as its own queue by slots does. A
+    request would change its slot, and its limits, when its host is looked up."""
     name = "CONCURRENT_REQUESTS_PER_IP"
     if settings.scheduling != "priority" and (number := crawler.settings.getint(name)):
         takes = f"0, or any number with {RedisqSettings.scheduling.name} = 'priority'"
@@ -129,7 +129,7 @@ def _check_slots(crawler: Crawler, settings: RedisqSettings) -> None:
 
 
 def _warn(crawler: Crawler) -> None:
-    """Of what a project sets for one process, and several would do each for itself."""
+    """Warn of settings for one process that several processes would each obey by themselves."""
     job = vars(crawler.spider).get("_job", "")  # the argument that scrapyd gives
     warn_of_shared_feeds(crawler.settings, crawler.spidercls, str(job))
     for kept in kept_lines(crawler.settings):

@@ -1,4 +1,4 @@
-"""One worker's session: its server, its configuration, and its place in the run."""
+"""A worker's session: its server, its configuration, and its place in the run."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class WorkerConnection:
             try:
                 return await run_session.join()
             except RunOver:
-                await server.confirm_primary()  # else it may go on elsewhere
-                return await run_session.join()  # that may be another server by now
+                await server.confirm_primary()  # else the run may go on elsewhere
+                return await run_session.join()  # at another server, perhaps
 
         joined = await self._persist(server, join)
         self._joined = run_session
@@ -118,7 +118,7 @@ class WorkerConnection:
             limits=settings.limits(),
             throttle=settings.throttle.to_text() if settings.throttle else "",
             rewind=settings.rewind,
-            # One that lost all it had, not the end of its log, has lost links that were safe.
+            # A server that lost all it had, not the end of its log, has lost safe links.
             young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),
             wait_replicas=settings.wait_replicas,
             history=settings.history,
@@ -126,8 +126,9 @@ class WorkerConnection:
         )
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT
-        (then `ServerUnreachable`), and for as long as workers may come back or Redis is full."""
+        """Make an ``attempt`` that may be made twice, again when the connection breaks, for
+        REDISQ_CONNECT_TIMEOUT (then `ServerUnreachable`). While workers may come back, or Redis is
+        full, make it again however long that takes."""
         timeout = self._settings.connect_timeout
         deadline, warn_at = time.monotonic() + timeout, 0.0
         while True:

@@ -1,5 +1,5 @@
-"""What becomes of the requests in progress: done, unless something went wrong with them. Scrapy
-tells neither, so it is pieced together from signals and from what `_scrapy` watches."""
+"""The pages in progress, and their ends: done, unless something went wrong. Scrapy tells neither,
+so both are pieced together from signals and from the calls that `_scrapy` watches."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ class InProgress:
         return ended
 
     def identity_of(self, request: Request) -> bytes | None:
-        """What a request in progress, or one that a sink is not done with, is known by."""
+        """The identity or fingerprint of a request in progress, or one that waits for its sink."""
         page = self._pages.get(request)
         return self.identity_of_page(page) if page is not None else None
 
     def identity_of_page(self, page: Page) -> bytes:
-        """The same, also when it is over."""
+        """The same of a page, also when it is over."""
         if page.identity is None:
             page.identity = identity_in(page.lease.entry) or self._fingerprint(page.request)
         return page.identity

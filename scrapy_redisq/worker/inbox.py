@@ -1,4 +1,4 @@
-"""What a worker holds and has not started: leases by slot, highest priority first."""
+"""Leases that a worker has not started: by slot, highest priority first."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ class Inbox(Generic[S]):
         return [item for slot in gone for item in self.remove(slot)]
 
     def limit(self, slot: str, stock: int | None = None) -> int:
-        """How many leases of a slot are worth holding: what it will need soon, by its pace.
-        ``stock``: as many as its limits let begin soon, if it has limits."""
+        """How many leases of a slot are worth holding: as many as will start soon, by its pace.
+        ``stock``: as many as its limits let start soon, if it has limits."""
         now = time.monotonic()
         if self._is_stuck(slot, now):
             return 0
@@ -155,13 +155,13 @@ class Inbox(Generic[S]):
             return self.most
         self._measure(now)
         usual = self._per_slot if stock is None else min(stock, self._per_slot)
-        # Of the window that has begun as much as is certain: so a crawl's first second counts.
+        # The window that has begun counts as far as is certain: so a crawl's first second does.
         begun = int(self._taken.get(slot, 0) * AHEAD)
         return min(self.most, max(usual, self._pace.get(slot, 0), begun))
 
     def worth(self, free: int) -> int:
-        """How many leases that can be started are worth holding in all, by a worker that may start
-        ``free`` at once: not more than it will come to soon, as other workers may be earlier."""
+        """How many leases that can be started are worth holding in all. ``free``: as many may start
+        at once. Other workers may be earlier with those that this one does not need soon."""
         now = time.monotonic()
         self._measure(now)
         if now - self._last_taken >= PATIENCE:
@@ -195,8 +195,8 @@ class Inbox(Generic[S]):
         return room
 
     def is_low(self, capacity: int, downloading: Callable[[str], int | None]) -> bool:
-        """Half or less of what is worth holding is left; ``capacity`` bounds the whole. What cannot
-        be started now (see `pop`) is of no use to other slots."""
+        """Half or less of the leases worth holding are left; ``capacity`` bounds the whole. Leases
+        that cannot be started now (see `pop`) are of no use to other slots."""
         if max(len(self._slots), len(self._taken), len(self._pace)) <= 1:
             return 2 * self._size <= min([capacity, *map(self.limit, self._slots)])
         held_up = self.held_up(downloading)

@@ -1,9 +1,10 @@
 """Kept requests: they cannot be stored, so they stay in this process.
 
-The page that asks for one holds it: the page is not finished before all that it holds is over, and
-what these ask for counts as the page's. When its lease is void, or it is given back, what was not
-started is dropped, as whoever has the page next asks again. Those of ``start()`` and of nowhere are
-held by no page: they are each worker's own.
+The page that asks for a kept request holds it. The page is not finished before all its kept
+requests are over, and requests of these count as the page's. If the page's lease is void, or the
+page is given back, its kept requests that have not begun are dropped: the next fetch of the page
+asks for them again. Kept requests of ``start()`` and of ``spider_idle`` have no holder: they are
+each worker's own.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Download, KeptPage, Output, Page
 
 TRY_AGAIN = 2.0
-"""Seconds after which one is tried again whose slot was in trouble; each time so much longer."""
+"""Seconds until a request whose slot was in trouble is tried again; each time so much longer."""
 
 
 class KeptRequests:
-    """They go as in Scrapy's memory queue: the slot with the fewest downloads first, of a slot by
-    priority, then first in, first out."""
+    """The kept requests of a worker, in the order of Scrapy's memory queue: the slot with fewest
+    downloads first, of a slot by priority, then first in, first out."""
 
     def __init__(self, engine: Engine, run_session: RunSession, stats: Any) -> None:
         self._engine = engine
@@ -36,17 +37,17 @@ class KeptRequests:
         self._stats = stats
         self._waiting: dict[Request, KeptPage] = {}
         self._ready: Inbox[Request] = Inbox(1, 1, by_slot=True)
-        """What is not in ``_waiting`` any more was dropped."""
+        """Those that are not in ``_waiting`` any more were dropped."""
         self._number = self._own = 0
         self._holders: Counter[Page] = Counter()
-        """How many each page holds."""
+        """Kept requests of each page."""
         self._known: set[bytes] = set()
-        """Fingerprints of filtered ones, of pages that live or are done."""
+        """Fingerprints of filtered requests, whose holders live or are done."""
         self._known_by: dict[Page, list[bytes]] = {}
         self.left_start = False
-        """Start requests were left to whoever reads ``start()`` next."""
+        """Start requests were left to the next worker that reads ``start()``."""
         self.lost = 0
-        """Those that nothing asks for again, and that were given up."""
+        """Requests that were given up, and that nothing asks for again."""
 
     def __len__(self) -> int:
         """Requests waiting or in progress."""
@@ -62,8 +63,8 @@ class KeptRequests:
 
     @property
     def own(self) -> int:
-        """Requests that no page holds. While there are some, waiting or in progress, this worker
-        may still add to the frontier for which nothing stands there."""
+        """Requests without a holder, waiting or in progress. While there are some, this worker may
+        still add requests that no page of the frontier stands for."""
         return self._own
 
     def take(self, page: KeptPage, delay: float, fingerprint: bytes | None) -> bool:
@@ -97,8 +98,8 @@ class KeptRequests:
             self._engine.wake()
 
     def next(self, downloading: Callable[[str], int | None]) -> KeptPage | None:
-        """The page of the next request, which is to be started. ``downloading(slot)``: None if the
-        slot takes no more now."""
+        """The page of the next request to start. ``downloading(slot)``: None if the slot takes no
+        more now."""
         while (popped := self._ready.pop(downloading)) is not None:
             if (page := self._waiting.pop(popped[1], None)) is not None:
                 return page
@@ -107,14 +108,14 @@ class KeptRequests:
     # Ends
 
     def ended(self, page: KeptPage) -> None:
-        """Scrapy is done with it, and so are sinks. What was sent back is tried again here."""
+        """The page has ended. A request that was sent back is tried again here."""
         if page.given_back and not (self._engine.closing or (page.is_void and page.asked_again)):
             self._try_again(page)
         else:
             self._end(page)
 
     def drop(self) -> None:
-        """Let go of what was not started, and somebody else will ask for."""
+        """Drop requests that have not begun, and that another worker will ask for."""
         closing = self._engine.closing
         # One page may hold very many.
         anothers = {page for page in self._holders if page.is_void or page.given_back}
@@ -125,7 +126,7 @@ class KeptRequests:
                 self._end(page)
 
     def _try_again(self, page: KeptPage) -> None:
-        """The next try is another one, as that of a stored request would be."""
+        """Begin another try, as a stored request would have."""
         back = page.back
         assert back is not None
         page.tries += back.ending != "released"
@@ -157,12 +158,12 @@ class KeptRequests:
             self._run_session.enqueue(problem.letter(page.lease.slot, of_refused(request)))
 
     def page_ended(self, page: Page, *, done: bool) -> None:
-        """A page of the frontier is over. Only if it is ``done`` what it held is known on."""
+        """A page of the frontier is over. Its kept requests stay known only if it is ``done``."""
         fingerprints = self._known_by.pop(page, ())
         if not done:
             self._known.difference_update(fingerprints)
 
     def forgotten(self) -> None:
-        """Leases are void, and ends of pages may be lost: these ask again."""
+        """Leases are void, and ends of pages may be lost: their pages ask again."""
         self._known.clear()
         self._known_by.clear()

@@ -1,4 +1,4 @@
-"""What a worker says of itself when it joins: since when it runs, by which code and settings."""
+"""A worker's origin, for people: since when it runs, by which code and settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scrapy.settings import BaseSettings
 from scrapy_redisq.settings.arguments import canonical, short_digest
 
 MOST_OF_PROCESS = 60.0
-"""Seconds that a process may take until its first crawl begins. One that is older is an application
-that crawls now and then; how long it has lived says nothing about the crawl."""
+"""Seconds that a process may take until its first crawl begins. An older process is an application
+that crawls now and then: its age says nothing about the crawl."""
 
 OF_ONE_PROCESS = ("LOG_", "TELNETCONSOLE_", "JOBDIR", "FEED", "REDISQ_URL", "REDISQ_RUN")
 """Beginnings of settings that workers of one fleet give each their own value, or that a run has."""

@@ -1,4 +1,4 @@
-"""What becomes of a request that Scrapy hands in: sent, kept here, a duplicate, or refused."""
+"""Requests that Scrapy hands in: each is sent, kept here, a duplicate, or refused."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ MOST_EXPLAINED = 20
 
 @dataclass
 class _Asked:
-    """What is taken in: a request as it was ``given``, and as it is stored.
+    """A request that is taken in: as it was ``given``, and as it is stored.
 
-    ``page`` asks for it; ``own`` is its fingerprint, ``delay`` in seconds. By the rest the frontier
-    knows it, see `Enqueue`; ``identity`` is None where that is the fingerprint.
+    ``page`` asks for it; ``own`` is its fingerprint, ``delay`` in seconds. The rest is as in
+    `Enqueue`; ``identity`` is None where the fingerprint takes its place.
     """
 
     given: Request
@@ -186,7 +186,7 @@ class Outbox:
         return request.url.partition("#")[0] if tells else ""
 
     def acknowledged(self, request: Request) -> None:
-        """Redis has it, or had it before, and no page stands for it."""
+        """Redis has a request without a page, or had it before."""
         if url := self._telling_url(request):
             self._seen_cache.add(url)
 
@@ -217,8 +217,8 @@ class Outbox:
             alone = b"" if self._settings.same_start else self._own_start
             one.asked = calls.STARTS
             one.identity = identity_of_start(own, one.request, self._start.repeats, own=alone)
-            # Links to it are duplicates; with a foreign filter it is that which knows. One with
-            # marks is another request than the plain one, which may still be asked for.
+            # Links to it are duplicates, unless a foreign filter decides. A start request with
+            # marks (cookies, say) hides no plain link to its URL.
             if one.identity == own and self._foreign_filter is None:
                 one.also = encode(own)
         elif one.page is None:
@@ -230,7 +230,7 @@ class Outbox:
             one.identity = of_child(parent, own, one.request, repeats, retries=retries)
 
     def _send(self, one: _Asked, url: str) -> bool:
-        """Have it sent to Redis, or keep it here. ``url``: what it may be known by from now on."""
+        """Have it sent to Redis, or keep it here. ``url``: later links to it are duplicates."""
         self._identify(one)
         holder, identity = one.holder, one.identity
         try:
@@ -258,8 +258,9 @@ class Outbox:
         self._run_session.enqueue(enqueue)
         if holder is not None and enqueue.link is not None:
             holder.output.keep_link(enqueue)
-        # A page that links to it again may end before it is sent, so this one has to stand for it.
-        # A void one does not. What no page stands for is known when it is `acknowledged`.
+        # Another page that links to the URL may end before the request is sent, so this page has to
+        # stand for it; a void page does not. Without a page the URL is known when it is
+        # `acknowledged`.
         if url and is_held:
             self._seen_cache.add(url)
         return True
@@ -299,8 +300,8 @@ class Outbox:
         return slot_name(self._engine.downloads.slot_of(request))
 
     def _asking_page(self) -> Page | None:
-        """The page that asks for what is being taken in. What runs in its context after its end is
-        none of its output."""
+        """The page that asks for the request being taken in. Code that runs in its context after
+        its end asks for no page."""
         asking = current_page.get()
         if asking is None or asking not in self._engine.in_progress:
             return None
@@ -312,7 +313,7 @@ class Outbox:
         return False
 
     def _keep(self, one: _Asked, error: Unserializable, identity: bytes | None) -> bool:
-        """Keep in this process what no other could run, as Scrapy's own scheduler does."""
+        """Keep a request in this process that no other could run, as Scrapy's scheduler does."""
         request, asking, holder = one.request, one.page, one.holder
         known = request in self._kept or request in self._engine.in_progress
         if known or self._in_progress.has(request):
@@ -324,7 +325,7 @@ class Outbox:
             let_through = self._foreign_filter is None or request.dont_filter
             asked_again = asking.asked_again and let_through
         if asked_again and holder is not None and (holder.is_void or holder.given_back):
-            return True  # whoever has the page asks for it
+            return True  # the worker that has the page asks for it
         page = KeptPage(
             request,
             Lease("", one.slot, int(request.priority), 0, b""),

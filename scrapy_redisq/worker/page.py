@@ -46,8 +46,8 @@ class Problem:
     """Why a request becomes a dead letter.
 
     ``error`` is the type of the exception or "", ``status`` that of the response or 0. A
-    ``provisional`` one no longer counts once the spider has dealt with the failure or the response.
-    ``foreign``: nobody has enqueued the request.
+    ``provisional`` problem no longer counts once the spider has dealt with the failure or the
+    response. ``foreign``: nobody has enqueued the request.
     """
 
     reason: DeadReason
@@ -61,7 +61,7 @@ class Problem:
     def of(
         cls, reason: DeadReason, failure: Failure, status: int = 0, *, provisional: bool = False
     ) -> Problem:
-        """What an exception says."""
+        """The problem that an exception is."""
         return cls(reason, describe(failure), error_type(failure), status, provisional)
 
     @property
@@ -81,11 +81,11 @@ class Problem:
 
 @dataclass
 class Download:
-    """What is known of a page's download, which ``began`` at a time.monotonic() (0: not yet).
+    """A page's download, which ``began`` at a time.monotonic() (0: not yet).
 
-    ``status`` is that of its response. A downloader middleware has raised `IgnoreRequest` if it is
-    ``ignored``. After the status ``exhausted`` (0: an exception) no further retry was made: that is
-    a problem only if the spider is not given the response.
+    ``status`` is that of its response. ``ignored``: a downloader middleware has raised
+    `IgnoreRequest`. After the status ``exhausted`` (0: an exception) no further retry was made: a
+    problem only if the spider is not given the response.
     """
 
     began: float = 0.0
@@ -95,7 +95,7 @@ class Download:
 
 
 class Output:
-    """What a page, or ``start()``, has asked for."""
+    """The requests and items of a page, or of ``start()``."""
 
     def __init__(self) -> None:
         self.repeats = Repeats()
@@ -121,7 +121,7 @@ class Output:
         return found
 
     def keep_link(self, link: Enqueue) -> None:
-        """Keep it until it is safe. A page may have more links than a process can hold."""
+        """Keep a link until it is safe. A page may have more links than a process can hold."""
         self.links.append(link)
         if len(self.links) > self._most_links:
             self.links = [one for one in self.links if one.link is None or not one.link.safe]
@@ -132,13 +132,13 @@ class Output:
 class Page:
     """A request in progress.
 
-    ``problem`` is there once something went wrong. When it ``is_left``, Scrapy is done with the
-    page, which is not over while it ``waits_for`` items that a sink has yet to write, or for
-    requests that it holds.
-    ``tries``: how often the request was sent back before, for the trouble of its slot or sink.
+    ``problem`` is there once something went wrong. ``is_left``: Scrapy is done with the page. It is
+    not over while it ``waits_for`` something: items that their sink has not written, or kept
+    requests. ``tries``: how often the request was sent back before, because its slot or its sink
+    was in trouble.
 
-    At its end ``back`` goes before all else: the page goes to whoever claims it next. Then comes
-    ``retry``, which takes the page's place.
+    At its end ``back`` goes first: the next worker that claims the page fetches it again. Then
+    comes ``retry``, a request that takes the page's place.
     """
 
     request: Request
@@ -162,12 +162,12 @@ class Page:
 
     @property
     def is_held(self) -> bool:
-        """Its lease is not void, so that it is this worker that ends it."""
+        """Its lease is not void: this worker ends it."""
         return self.lease.id in self.session.held
 
     @property
     def is_void(self) -> bool:
-        """Another worker has it by now, or will."""
+        """Another worker has the page by now, or will."""
         return not self.is_held
 
     @property
@@ -175,11 +175,11 @@ class Page:
         return self.back is not None
 
     def give_back(self) -> None:
-        """It is to be fetched again, by whoever claims it next."""
+        """Let the next worker that claims the page fetch it again."""
         self.back = self.back or Finish(self.lease.id, "released")
 
     def give_back_tried(self, delay: float = 0.0) -> None:
-        """The same, after ``delay`` seconds; that it was tried counts."""
+        """The same, after ``delay`` seconds; the try counts."""
         lease, ms = self.lease, int(delay * 1000)
         entry = with_back_offs(lease.entry, self.tries + 1) if lease.entry else b""
         if ms:
@@ -188,17 +188,17 @@ class Page:
             self.back = Finish(lease.id, "backed_off", entry=entry)
 
     def blame(self, most: int) -> None:
-        """It is its own fault that it failed: what it was sent back for counts as retries, once,
-        and as sent back ``most`` times."""
+        """The page itself is at fault: times that it was sent back count as retries, once. From
+        now on it counts as sent back ``most`` times."""
         if 0 < self.tries < most:
             self.request.meta["retry_times"] = retry_times(self.request.meta) + self.tries
         self.tries = max(self.tries, most)
 
     def finish(self) -> Finish:
-        """How its lease ends."""
+        """How the lease ends."""
         if self.back is not None:
             return self.back
-        if self.retry is not None:  # whatever else went wrong, it is tried again
+        if self.retry is not None:  # goes before a problem
             return self.retry
         if self.problem is not None:
             return self.problem.finish(self.lease.id)
@@ -207,11 +207,11 @@ class Page:
 
 @dataclass(eq=False)
 class KeptPage(Page):
-    """A request that stays in this process, whose lease is none (see `KeptRequests`).
+    """A kept request in progress or waiting; its lease is none of the frontier (`KeptRequests`).
 
-    ``holder`` is the page of the frontier that holds it, None if it is of ``start()`` or of
-    nowhere. ``asked_again``: its holder asks for it when it is fetched again, or if there is none
-    each worker's ``start()``.
+    ``holder`` is the page of the frontier that asked for it; None: ``start()`` or a handler of
+    ``spider_idle`` did. ``asked_again``: the holder asks for it again when the holder is fetched
+    again, or each worker's ``start()`` does.
     """
 
     holder: Page | None = None
@@ -221,17 +221,17 @@ class KeptPage(Page):
 
     @property
     def is_void(self) -> bool:
-        """Another worker has what holds it by now, or will."""
+        """Another worker has its holder by now, or will."""
         return self.holder is not None and self.holder.is_void
 
 
 def record_of(page: Page, identity: bytes, finish: Finish) -> tuple[str, bytes] | None:
-    """What the frontier keeps of ``page`` (REDISQ_HISTORY), and what it is known by: its
-    ``identity``, as an exact dupefilter has it. None if it is not over.
+    """The ``identity`` of ``page``, as an exact dupefilter has it, and its record in the history
+    (REDISQ_HISTORY). None if the page is not over.
 
-    A msgpack map: url, method, status (0: no answer), items, attempts, seconds (from the beginning
-    of its download, 0: there was none), worker, run, outcome ("done", or the reason of its dead
-    letter).
+    The record is a msgpack map: url, method, status (0: no answer), items, attempts, seconds (from
+    the beginning of its download, 0: there was none), worker, run, and outcome: "done", or the
+    reason of its dead letter.
     """
     if finish.ending not in ("done", "dead"):
         return None
@@ -252,7 +252,7 @@ def record_of(page: Page, identity: bytes, finish: Finish) -> tuple[str, bytes] 
 
 
 def _text(text: str) -> str:
-    """Without surrogates, which a spider may have put into it, and which Redis cannot hold."""
+    """The text without surrogates, which spiders may use and Redis cannot hold."""
     return text.encode("utf-8", "replace").decode()
 
 

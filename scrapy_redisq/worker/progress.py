@@ -1,4 +1,4 @@
-"""One line about the crawl, at the lower end of the terminal that the worker runs in."""
+"""A line about the crawl, at the lower end of the terminal that the worker runs in."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ RATE_WINDOW = 10.0
 
 
 class Progress:
-    """Shows how far the crawl is, below what is logged. On what is no terminal nothing is shown,
-    and one process has one line, whoever came first."""
+    """Shows how far the crawl is, below the log. Without a terminal nothing is shown, and a process
+    has one line, that of its first crawl."""
 
     def __init__(self, worker: Worker, output: IO[str] | None = None) -> None:
         self._worker = worker
@@ -75,7 +75,7 @@ class Progress:
             await asyncio.sleep(REFRESH)
 
     def line(self) -> Text:
-        """What this worker has done, and what there is to do for all of them."""
+        """Pages of this worker, and requests that are left for all workers."""
         worker, run = self._worker, self._worker.run_session
         doing = worker.doing()
         parts = [

@@ -1,4 +1,4 @@
-"""What a worker tells people of itself, and what people tell it."""
+"""A worker's report to people, and orders of people to it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ from scrapy_redisq.worker.report import Orders, Reporter, responses
 logger = logging.getLogger(__name__)
 
 COUNT_EVERY = 1.0
-"""Seconds after which it is told again what this worker did."""
+"""Seconds between two times that a worker adds to the counts of the frontier."""
 
 
 class Worker:
@@ -122,7 +122,7 @@ class Worker:
         self.gate.crawl_paused = self._orders.paused
         self._reporter = Reporter(lambda: self.pages, self.doing)
         self._watches: list[asyncio.Future[None]] = []
-        # What its run session asks, and a part answers.
+        # Questions of its run session that a part of it answers.
         self.turns, self.announced = self.gate.report, self.gate.announced
         self.report, self.rejoined = self._reporter.due, self.outbox.forgotten
 
@@ -154,8 +154,8 @@ class Worker:
         return max(0, sum(self._unfinished.values()) - len(self.in_progress))
 
     def finds_nothing(self) -> bool:
-        """Whether all that is left is with workers, or with spiders' ``start()``, as far as this
-        one can tell: nothing is queued, or it has room for more and there is none."""
+        """Whether nothing is queued, as far as this worker can tell: the last replies say so, or it
+        has room for more and gets none. Other workers and ``start()`` may bring requests yet."""
         if self.inbox or self.kept:
             return False
         has_room = len(self.in_progress) < self.inbox.most and self._free() > 0
@@ -196,7 +196,7 @@ class Worker:
     def _next_from_memory(self) -> Request | None:
         if not self.kept.waiting:
             return None
-        # Not by turns: what is limited gets its own when it waits for its download.
+        # Without a turn: a kept request of a limited slot gets one when it waits for its download.
         downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
         page = self.kept.next(downloading)
         if page is None:
@@ -304,7 +304,7 @@ class Worker:
             or not self._may_start()
             or self.engine.closing
             or self.kept.waiting > self.settings.max_outbox
-            # Pages go on while start() waits for room: it is seldom they that fill it.
+            # Pages go on while start() waits for room: start() fills it, and pages seldom do.
             or self.run_session.keeps_too_much(times=2)
         ):
             return nothing
@@ -317,14 +317,14 @@ class Worker:
             want=want,
             slot_limit=self.inbox.slot_limit,
             room=self.inbox.room(),
-            # What waits for nothing but its sink is bounded by the sink.
+            # The sink itself bounds the pages that wait for nothing else.
             most=self.inbox.most + self.in_progress.unwritten,
             within=within,
             urgent=urgent,
         )
 
     def doing(self) -> dict[str, Any]:
-        """What this worker is doing now, for people."""
+        """The state of this worker, for people."""
         downloading = self.engine.downloads.number
         return {
             "downloading": downloading,

@@ -1,5 +1,5 @@
--- Everything that happens on the hot path in one step, so that every prefix of the Redis log is a
--- correct frontier: a page's links are in it before or with its end.
+-- The hot path in one step: heartbeat, enqueue, finish, promote, claim. A page's links are in the
+-- log before its end, or with it, so that every prefix of Redis' log is a correct frontier.
 --
 -- Input    worker, run, acked (number of the last exchange whose reply arrived), ttl (us), seen
 --          (parameters of the dupefilter), want (entries to claim), slot_limit, suspect_from
@@ -145,6 +145,6 @@ return {replayed and 'replayed' or 'ok', cmsgpack.pack({outcome = outcome,
   overdue_in = ms_until_dead(meta.sign, meta.patient),
   next_due = ms_until(#leases > 0 and NOW or due), turns = told,
   stuck = limited and stuck_for(counts, meta.stuck) or -1,
-  -- Counts may be of another hand, so it is looked when nothing else is there to do.
+  -- Another program may have changed the counts: a worker with nothing to do looks at the keys.
   post_due = ms_until(input.hold and (counts.posted > 0 or #leases == 0) and first_post()),
   told = readable(meta.paused and me.told ~= 'stop' and 'paused' or me.told or '')}), leases}

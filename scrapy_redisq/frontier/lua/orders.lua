@@ -1,4 +1,4 @@
--- What people order: of workers, "quiet" (claim nothing, and finish what they hold), "work" (claim
+-- Orders of people: of workers, "quiet" (claim nothing, and finish what they hold), "work" (claim
 -- again) or "stop" (leave, as at SIGTERM); of the crawl, to shard 0, "pause" (no worker begins
 -- anything) or "resume"; of a shard, "mend" (its key that was damaged is in order again: see
 -- shared/guard.lua).

@@ -1,5 +1,5 @@
--- What the frontier keeps of its past, for people: reads it, or notes what a person has done, which
--- is a msgpack array of us since 1970, by whom, what, on what, and how many.
+-- The past of the frontier, for people: reads it, or notes an action of a person. An action is a
+-- msgpack array of us since 1970, by whom, what, on what, and how many.
 --
 -- Input    list (marks, actions, series:10...), most (of the newest); or history (true), ids
 --          {id...} (false: the newest ones), skip, most; or note {by whom, what, on what, number}

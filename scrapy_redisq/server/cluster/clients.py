@@ -300,7 +300,7 @@ class ClusterServer(Server):
                     found.setdefault(what, []).append(name)
                 self.keeps_log = self.keeps_log and requirements.keeps_log(told) is not False
             except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                # Not all of the cluster's slots need be this frontier's.
+                # Not all of the cluster's hash slots need be this frontier's.
                 logger.warning(
                     "Master %s of %s does not answer: %s", name, self.address, self.redact(error)
                 )

@@ -138,7 +138,7 @@ class HashSlots:
     ) -> Steps[list[Any]]:
         """Send commands that concern ``key`` to its master; -> the replies, errors among them.
 
-        Raises `AWAY` if there was no answer, ClusterDownError if nobody serves the slot.
+        Raises `AWAY` if there was no answer, ClusterDownError if nobody serves the hash slot.
         """
         slot = key_slot(key if isinstance(key, bytes) else key.encode())
         self._used.add(slot)

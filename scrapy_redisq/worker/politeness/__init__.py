@@ -1,7 +1,7 @@
-"""One worker's part in the limits and the back-off of hosts.
+"""A worker's part in the limits and the back-off of hosts.
 
-``gate``    what each download passes
-``turns``   what the worker may do with each slot, and who waits until its limits allow a download
+``gate``    each download passes it
+``turns``   the worker's allowance for each slot, and downloads that wait for it
 ``judge``   whether the end of a download means trouble for its slot
-``retry_pause``  how long a retry waits, and what an answer says of that
+``retry_pause``  how long a retry waits, by settings and by Retry-After
 """

@@ -25,11 +25,11 @@ from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turns import AT_THE_GATE, NOT_NOW, Allowance, Turns
 
 LONG = 1.0
-"""Seconds: requests of a slot that is parked for longer than this do not wait in Scrapy, where they
-would take the place of other slots'."""
+"""Seconds: if a slot is parked for longer, its requests do not wait in Scrapy, where they would
+take the place of other slots' requests."""
 
 WAITS_NOT_KEY = "redisq_waits_not"
-"""In the meta of what is downloaded on the side, and asked for again later: it does not wait either
+"""In the meta of a download on the side that is asked for again later. It does not wait either
 while its slot is parked for long, and fails with `SlotParked`."""
 
 AHEAD = 0.05
@@ -54,14 +54,14 @@ class SlotParked(IgnoreRequest):
 
 class LeftAlone(Exception):
     """Nothing is downloaded from a slot for longer than a download may take, and the frontier
-    cannot have the request back: what a callback or a pipeline downloads on the side, and what
-    stays in this process, fails as if the host did not answer."""
+    cannot have the request back. So a kept request, or a download on the side of a callback or a
+    pipeline, fails as if the host did not answer."""
 
 
 class DownloadGate:
-    """What this worker may do with slots, and what it finds out about them.
+    """Holds each download until the limits of its slot allow it, and judges its end.
 
-    How downloads ended goes to ``sessions``; ``wake`` has it sent early if that is needed. Without
+    Ends of downloads go to ``sessions``; ``wake`` has them sent early if that is needed. Without
     slots ``judge`` is None.
     ``download_timeout``: seconds that a download may take whose request does not say.
     """
@@ -230,7 +230,7 @@ class DownloadGate:
             raise SlotParked("nothing is allowed for now", slot)
         raise LeftAlone(text)
 
-    # What the scheduler asks before it hands a request to Scrapy
+    # The scheduler asks before it hands a request to Scrapy
 
     def limited(self, slot: str) -> None:
         """The slot has another limit: nothing of it begins before the frontier was asked."""

@@ -1,4 +1,4 @@
-"""What the end of a download says about its slot: that it is in trouble, or that it is not."""
+"""Whether the end of a download shows that its slot is in trouble, or well."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TELL_AGAIN = SLOT_TTL / 2
 
 @dataclass(slots=True)
 class _Known:
-    """What this worker knows of a slot. Times are those of time.monotonic().
+    """A slot as this worker knows it. Times are those of time.monotonic().
 
-    ``status``: what the frontier was told last, at ``told_at``. ``well``: the last answer that was
-    no failure. ``failed``, ``failed_before``: the last two failures.
+    ``status``: the last one that the frontier was told, at ``told_at``. ``well``: the last answer
+    that was no failure. ``failed``, ``failed_before``: the last two failures.
     """
 
     answered: bool = False

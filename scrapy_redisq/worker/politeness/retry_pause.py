@@ -1,4 +1,4 @@
-"""How long to wait: what a response says by its headers, and what the settings say of retries."""
+"""Pauses before retries: by the headers of a response, else by the settings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BASE, CAP = 2.0, 300.0
 def retry_pause(
     delays: tuple[float, ...] | str, retry: int, response: Response | None = None
 ) -> float:
-    """Seconds before the ``retry``-th retry, counted from 1: what ``response`` asks for by
-    Retry-After, else what ``delays`` say for each, the last one repeated.
+    """Seconds before the ``retry``-th retry, counted from 1: those of the Retry-After of
+    ``response``, else those of ``delays``, the last one repeated.
 
     "exponential" is a random time up to `BASE` doubled with each retry, at most `CAP` ("full
     jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS, 2015).

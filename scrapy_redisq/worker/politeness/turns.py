@@ -1,9 +1,9 @@
 """The limits of slots, kept by the worker that starts their requests.
 
-The frontier gives a slot's turn to one worker at a time, for about a second, and tokens for the
-downloads of a slot with a concurrency (see ``frontier/lua/shared/slots/``). A download begins when
-the limit allows it by this process's clock, and is told to the frontier with the next exchange.
-Delays of the network make a start later, never earlier.
+The frontier gives a slot's turn to one worker at a time, for about a second. For the downloads of a
+slot with a concurrency it gives tokens (see ``frontier/lua/shared/slots/``). A download begins when
+the limit allows it by this process's clock, and the next exchange tells the frontier. Delays of the
+network make a start later, never earlier.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ earlier."""
 
 @dataclass
 class Allowance:
-    """What this worker may do with one slot. Times are those of time.monotonic().
+    """This worker's allowance for one slot. Times are those of time.monotonic().
 
     ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None
     without a limit on the concurrency, ``ends`` is None without a delay and a rate. ``not_before``
@@ -57,9 +57,9 @@ class Allowance:
 
     Requests are ``on_the_way`` when they were handed to Scrapy, ``at_the_gate`` when their download
     is held up, ``flying`` when it has begun. Of these ``uncounted`` were begun before
-    ``counted_since``, while any number was allowed, and have no tokens: one that hangs would keep a
-    slot that has failed from its next try. ``handed_back``: the frontier knows all of it, and that
-    it is of no use.
+    ``counted_since``, while any number was allowed. They have no tokens: else one that hangs would
+    keep a slot that has failed from its next try. ``handed_back``: the frontier knows that this
+    worker needs the slot no more.
     """
 
     slot: str
@@ -174,7 +174,7 @@ class Turns:
         return bool(self._turns)
 
     def of(self, slot: str) -> Allowance:
-        """What is known of a slot, to be read."""
+        """The allowance for a slot, to be read."""
         return self._turns.get(slot, _UNLIMITED)
 
     def knows(self, slot: str) -> bool:
@@ -185,13 +185,13 @@ class Turns:
         """Whether the frontier said lately that ``slot`` has no limits."""
         return self._free.get(slot, 0.0) > time.monotonic()
 
-    # What the frontier says
+    # The frontier answers
 
     def received(
         self, grants: Iterable[TurnGrant], told: Iterable[TurnReport], sent_at: float
     ) -> list[str]:
-        """Take in what the frontier says in return for a `report`, sent at ``sent_at``. -> slots of
-        which this worker was refused the turn or tokens."""
+        """Take in the frontier's answer to a `report` that was sent at ``sent_at``. -> slots whose
+        turn or tokens this worker was refused."""
         for report in told:
             state = self._turns.get(report.slot)
             # A worker that has kept a token for a download that has ended since has to tell so.
@@ -201,7 +201,7 @@ class Turns:
         return [grant.slot for grant in grants if self._take(grant, sent_at)]
 
     def _take(self, grant: TurnGrant, sent_at: float) -> bool:
-        """Take in what the frontier grants; -> was it refused?"""
+        """Take in a grant of the frontier; -> was it refused?"""
         now = time.monotonic()
         state = self._turns.setdefault(grant.slot, Allowance(grant.slot))
         if grant.is_new:  # said once, so it counts even where the rest is out of date
@@ -213,10 +213,10 @@ class Turns:
         state.handed_back = False
         state.delay, state.interval = grant.delay / 1e6, grant.interval / 1e6
         state.burst = grant.burst
-        # What a slower rate led to, a faster one never does.
+        # A faster rate never puts the next start further off than `burst` intervals.
         state.tat = min(state.tat, now + state.burst * state.interval)
         state.in_trouble, state.paused = bool(grant.trouble), bool(grant.paused)
-        # What must be waited for is over earlier than this.
+        # A wait for a turn or a token is over before the parking is.
         state.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0
         self._free.pop(grant.slot, None)
         if grant.is_free:
@@ -271,8 +271,8 @@ class Turns:
     # Starting
 
     def wait(self, slot: str) -> float:
-        """Seconds until another request of ``slot`` may be handed to Scrapy. One at a time is on
-        its way to a download whose start is limited."""
+        """Seconds until another request of ``slot`` may be handed to Scrapy. If starts are limited,
+        one request at a time is on its way to its download."""
         state = self.of(slot)
         if state.ends is not None and (state.on_the_way or state.at_the_gate):
             return NOT_NOW
@@ -348,13 +348,13 @@ class Turns:
         worth: Callable[[str, int], int],
         mine: Callable[[str], bool],
     ) -> list[TurnReport]:
-        """What the next exchange tells, with how many entries to claim. ``waiting``: leases of each
-        slot, ``worth``: how many are worth having of one of which so many may begin soon, ``mine``:
-        whether the slot is of the shard that is told."""
+        """The reports for the next exchange, with the entries to claim. ``waiting``: leases of each
+        slot. ``worth(slot, soon)``: how many leases are worth having if ``soon`` may begin soon.
+        ``mine``: whether the slot is of the shard that is told."""
         now = time.monotonic()
         told = []
         self._urgent = False
-        # What a downloader middleware keeps for longer may not come for minutes.
+        # A request that a downloader middleware keeps for longer may not come for minutes.
         soon = Counter(
             state.slot for state, since in self._on_the_way.values() if now - since < PATIENCE
         )
@@ -369,7 +369,7 @@ class Turns:
             to_start = held + soon[slot] + state.at_the_gate
             tokens = 0
             if state.tokens is not None:
-                # What is given up is given up at once: the frontier may do so before it answers.
+                # Tokens are given up at once: the frontier may take them before it answers.
                 state.tokens = max(state.counted, min(state.counted + to_start, state.tokens))
                 tokens = state.tokens
             if not to_start and state.ends is not None:

@@ -1,5 +1,5 @@
--- Hands out posts that are due: links of pages of this shard to other shards which nobody has
--- reported safe in time, because the worker that sent them is dead, or those shards are away.
+-- Hands out posts that are due: links of pages of this shard to other shards. Nobody has reported
+-- them safe in time: the worker that sent them is dead, or those shards are away.
 --
 -- Input    run, most, hold (us until other workers may take what this hands out)
 -- Reply    {id, links, id, links...}; {} if the run is gone
@@ -18,7 +18,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', POST, '-inf', NOW, 'LIMIT', 0, i
     redis.call('ZADD', POST, NOW + input.hold, id)
     reply[#reply + 1], reply[#reply + 2] = id, links
     bytes = bytes + #links
-  else -- another hand has deleted it
+  else -- another program has deleted it
     remove_posts({id})
   end
 end

@@ -54,7 +54,7 @@ for i = 1, #workers, 2 do
   remove_worker(workers[i]) -- one that comes back after all has to go by shard 0
   return_tokens(workers[i])
 end
--- What another hand has done to the counts is no request that waits.
+-- Counts that another program has changed are no requests that wait.
 counts = flush_counts()
 if counts.created ~= counts.finished then
   redis.call('HSET', COUNTS, 'created', integer(counts.finished))

@@ -59,7 +59,7 @@ if meta.format and tonumber(meta.format) ~= input.format then
   return reply('format', {format = tonumber(meta.format)})
 end
 
--- Who does not know the project does as its last worker did.
+-- A producer that does not know the project does as its last worker did.
 if input.keep_config and meta.keep_seen then input.keep_seen = true end
 
 -- The worker was started before that time; not if the clock has gone back since.
@@ -90,16 +90,16 @@ local function of_another_crawl()
   return differences_but(function(field) return field ~= 'spider' and field ~= 'arguments' end)
 end
 
--- Of a run that this shard has lost goes on in a new one what the others have.
+-- This shard has lost a run: a new one goes on with all that the other shards have of it.
 local goes_on = intent == 'crawl' and number_of(meta.began) < lost
--- Of a name that has ended no run begins again; the last one may be opened again by other workers.
+-- No run begins again by a name that has ended. Other workers may open the last run again.
 local mine = name ~= '' and meta.name == name
 
 -- -> as decide(), of who crawls
 local function decide_of_crawl()
   local has_ended = name ~= '' and redis.call('ZSCORE', ENDED, name)
   if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
-  -- What this shard still has is of an earlier run, which was complete or forgotten.
+  -- The keys here are of an earlier run, which was complete or forgotten.
   if goes_on then return meta.state == 'open' and input.keep_seen and 'renew' or 'begin' end
   if meta.state == 'complete' then
     local late = name == '' and is_older_than(meta.ended) and not of_another_crawl()
@@ -110,7 +110,7 @@ local function decide_of_crawl()
   -- A worker that was started before the run began is one of several that were to begin it.
   if not input.resume and not has_ended and live_workers() == 0
       and not is_older_than(meta.began) then
-    -- Who gave no sign of life in time may only have been cut off, as this one was.
+    -- Workers without a sign of life may only have been cut off, as this one was.
     redis.call('ZREM', WORKERS, '') -- a first write that removes: works at maxmemory too
     if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end
     return input.keep_seen and 'renew' or 'begin'
@@ -148,7 +148,7 @@ elseif decision ~= 'resume' and decision ~= 'begin' and decision ~= 'renew' then
 end
 local resumes = decision == 'resume'
 
--- What a new run has of the one before: nothing, what was "seen" and the dead letters, or "all".
+-- A new run inherits from the one before: nothing, "seen" URLs and dead letters, or "all".
 local inherits = meta.inherits or ''
 if not resumes then
   inherits = decision == 'renew' and 'all' or ''
@@ -187,7 +187,7 @@ local function keep(field, value)
   else redis.call('HDEL', META, field) end
 end
 
--- The counts of a new run: what it has of the one before, and numbers that are never used twice.
+-- The counts of a new run: of requests that it inherits, and numbers that are never used twice.
 local function counts_of_new_run()
   local old, letters = hash_of(COUNTS), keeps_seen and redis.call('ZCARD', DEAD) or 0
   local counts = {created = letters, finished = letters, dead = letters, letters = old.letters}
@@ -269,13 +269,13 @@ if input.limits then
   keep('throttle', input.throttle)
   -- Stays: slots may be parked, or a person may have said something about them.
   if next(input.limits) or input.throttle ~= '' then keep('limited', 1) end
-  -- Those that wait longest may do so for hours because of what was the limit before.
+  -- The slots that wait longest may do so for hours because of former limits.
   if changed or next(old) then
     for _, slot in ipairs(redis.call('ZREVRANGE', READY, 0, 999)) do look_again(slot) end
   end
 end
 
--- Who starts a crawl again wants slots that were set aside tried again.
+-- A person who starts a crawl again wants slots that were set aside tried again.
 if nobody_alive then
   redis.call('HDEL', META, 'stuck')
   if redis.call('ZCARD', ASIDE) > 0 then
@@ -300,7 +300,7 @@ if input.worker ~= '' then
     'settings', input.settings, unpack(input.info))
   set_flag(input.worker, 'starting', redis.call('HGET', key, 'starting') == '1', true)
   flush_counts()
-  -- Who has returned under a new id is told what was said to it under its former one.
+  -- A worker that has returned under a new id gets the order that was left under its former one.
   local told = input.former and redis.call('HGET', worker_key(input.former), 'told')
   if told then
     redis.call('HSET', key, 'told', told)

@@ -1,4 +1,4 @@
--- A worker leaves: what it still holds goes back, without penalty, to the front.
+-- A worker leaves: its leases go back to the front, without penalty.
 --
 -- Input    worker, run, dead_max, returns (it comes back at once under another id)
 -- Reply    leases left; to be called again while there are some

@@ -1,4 +1,4 @@
--- What a worker needs to know of every shard to tell whether a run of several shards is complete.
+-- A look at one shard, for a worker that wants to know whether a run of several is complete.
 --
 -- Input    (all empty where only one look is taken) worker, mark (of the first look, which is kept
 --          with the worker), marked (the same, of the second: a shard that has lost the end of its

@@ -1,5 +1,5 @@
--- What a shard's server says of itself: the time by which everything is due on the shard, how full
--- both are, and whether the server can keep a filter of RedisBloom.
+-- The state of a shard's server: its time, by which everything is due on the shard, how full both
+-- are, and whether the server can keep a filter of RedisBloom.
 --
 -- Input    probe (1: whether it can)
 -- Reply    {us since 1970, requests of the shard that are not finished, bytes of memory that the
@@ -15,7 +15,7 @@ end
 -- from server to server, and an ACL may forbid some of them.
 local PROBE = KEYS[2]
 
--- -> what the first command says that goes wrong
+-- -> the error of the first command that fails
 local function problem_of_bloom()
   for _, command in ipairs({{'BF.RESERVE', PROBE, '0.01', '100', 'EXPANSION', '1'},
       {'BF.MADD', PROBE, 'probe'}, {'BF.MEXISTS', PROBE, 'probe'}}) do

@@ -1,4 +1,4 @@
--- What the requests of a shard wait for, for people: why little or nothing happens.
+-- Why the requests of a shard wait, for people: little or nothing happens.
 --
 -- Input    most (slots that are looked at), part (0 at first: which portion of these)
 -- Reply    msgpack map: slots (that have requests), due (that might start now), busy (with leases),

@@ -44,8 +44,8 @@ local function pop(queue, most)
   return entries
 end
 
--- Makes leases of what was popped. -> how many; whether the rest was put back, behind a suspect
--- that the worker must not have yet
+-- Makes leases of popped entries. -> how many; whether the rest was put back, behind a suspect that
+-- the worker must not have yet
 local function take_entries(slot, priority, queue, entries)
   local before, barred = n_claimed, false
   local origin = record_of(slot, is_priority(priority) and priority or '0', '')
@@ -93,7 +93,7 @@ local function claim_slot(slot, most)
   return n
 end
 
--- Of a turn that a worker tells of, see report_turn().
+-- Places in a report on a turn, see report_turn().
 local SLOT, DONE, WANT = 1, 5, 6
 
 local limited, told_turns, has_turn, asked_for = false, {}, {}, {}
@@ -116,7 +116,7 @@ local function admit(slot, most)
 end
 
 -- The slots that the worker has turns of must not take all: up to half is for other slots that are
--- due. Of a worker that wants one at a time, now these get it, now those.
+-- due. If the worker wants one entry at a time, each kind gets it now and then.
 local function reserved_for_others(turns, look_at)
   local mine, others = {}, 0
   for _, item in ipairs(turns) do mine[item[SLOT]] = true end
@@ -145,7 +145,7 @@ local function claim_of_turns(turns, most)
   end
 end
 
--- Claims what is wanted yet of the slots that are due. -> whether more of them may be
+-- Claims the rest of what is wanted, of the slots that are due. -> whether more slots may be due
 local function claim_of_due(look_at)
   local slots, open = due_slots(look_at), {}
   for _, slot in ipairs(slots) do
@@ -153,12 +153,12 @@ local function claim_of_due(look_at)
     if n_claimed + #open >= input.want then break end
     if not is_text(slot) then corrupt(READY) end
     local room = free_room(slot)
-    -- Of those that it told of it has got what it asked for; to be asked twice would end a turn
-    -- of which it has not heard that it ends.
+    -- A slot that the worker has reported on has given what was asked for. To ask twice would end
+    -- a turn without the worker hearing of it.
     if room > 0 then room = asked_for[slot] and 0 or admit(slot, math.min(room, input.want)) end
     if room > 0 then open[#open + 1] = {slot, room} end
   end
-  -- An equal share of each slot first, then what is left of those that have more.
+  -- An equal share of each slot first, then the rest of slots that have more.
   while #open > 0 and n_claimed < input.want do
     local share = math.max(1, math.floor((input.want - n_claimed) / #open))
     local still_open = {}
@@ -204,7 +204,7 @@ local function turns_again(turns, leases)
   for i = 2, #leases, 2 do slots[origin_of(leases[i])] = true end
   for slot in pairs(slots) do
     local turn = turn_of(input.worker, slot)
-    -- The lost reply may have brought the turn, and with it what other workers have started.
+    -- The lost reply may have brought the turn, with the last starts of other workers.
     if turn[LEFT] > 0 then turn[NEWS] = 1 end
     told[#told + 1] = turn
   end

@@ -1,9 +1,8 @@
 -- Changes to `counts` and `busy`, which gather here and are written once.
 --
 -- finished = done + dead + dropped, and queued + delayed + leased + finished = created, unless
--- somebody else writes to these keys. What is left is looked at (all_finished() in
--- shared/workers.lua). A run that has nothing left, and more created than finished, has lost
--- requests.
+-- another program writes to these keys. So all_finished() in shared/workers.lua looks at keys, not
+-- at counts. A run that has nothing left, and more created than finished, has lost requests.
 --
 
 local count_changes, busy_changes = {}, {}

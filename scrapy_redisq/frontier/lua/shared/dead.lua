@@ -2,7 +2,7 @@
 --
 -- Include  shared/counts
 
--- Bytes of what is foreign that are kept.
+-- Bytes of foreign data that are kept.
 local MOST_FOREIGN = 65536
 
 -- Keeps a dead letter and drops the oldest past input.dead_max; `letter` has reason, detail,
@@ -28,7 +28,7 @@ local function bury(slot, priority, entry, letter)
   end
 end
 
--- A dead letter of what nobody has enqueued, so that it was never counted as created.
+-- A dead letter that nobody has enqueued: it was never counted as created.
 local function count_foreign()
   count('created', 1)
   count('foreign', 1)

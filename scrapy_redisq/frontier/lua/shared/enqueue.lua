@@ -2,15 +2,15 @@
 --
 -- Include  shared/counts shared/queues exact_set=shared/seen/exact dupefilter=shared/seen/BACKEND
 
--- Of requests that are known by their identity, and not by their fingerprint.
+-- Identities, which unfiltered requests have in the place of a fingerprint.
 
 -- Whether the identities of start requests are new to the run: an array of 1 or 0.
 local function new_starts(run, identities)
   return exact_set().add(seen_base(run .. '.starts'), {'0'}, identities)
 end
 
--- The same for other requests. What is sent again is sent soon, so only the last identities are
--- kept: between one and two times RECENT.
+-- The same for other requests. A request is sent again soon or never, so only the last identities
+-- are kept: between one and two times RECENT.
 local RECENT = 500000
 
 local function new_recent(identities)
@@ -31,7 +31,7 @@ end
 -- -> which of the requests in input.enqueue are new: an array of 1 or 0
 local function ask_if_new(meta)
   local FINGERPRINT, ASKED, IDENTITY = 3, 5, 6
-  -- What each is asked about, and `of` which request.
+  -- Identities or fingerprints by set, and `of` which request each is.
   local starts, recent, seen, answers = {of = {}}, {of = {}}, {of = {}}, {}
   for i, item in ipairs(input.enqueue) do
     local asked = item[FINGERPRINT] and seen or item[ASKED] == 1 and starts
@@ -45,7 +45,7 @@ local function ask_if_new(meta)
   local function answer(asked, new)
     for i, number in ipairs(asked.of) do answers[number] = new[i] end
   end
-  -- First the dupefilter: it may take no more, and what sets have recorded by then would be lost.
+  -- The dupefilter first: if it takes no more, nothing has been recorded in the sets.
   if #seen > 0 or input.also then
     local add, base = dupefilter().add, seen_base(meta.generation)
     if input.also then add(base, input.seen, input.also) end
@@ -66,8 +66,8 @@ local function enqueue(meta)
   for _, queue in ipairs(queues) do -- before anything is recorded
     if not is_priority(queue[2]) then error('no priority: ' .. queue[2], 0) end
   end
-  -- Counted before anything is recorded: should a key be damaged, what was recorded and is not in a
-  -- queue is missing at the end.
+  -- Counted before anything is recorded: if a key is damaged, requests that were recorded and not
+  -- queued are missing at the end.
   count('created', #input.enqueue)
   local new, outcome = ask_if_new(meta), {}
   for i, item in ipairs(input.enqueue) do

@@ -1,5 +1,5 @@
--- What the filters of shared/seen/ have in common: each keeps what was seen in keys that begin with
--- a `base`, and numbers of its own in a hash of that name. Each returns
+-- The filters of shared/seen/ have this in common. Each keeps its members in keys that begin with a
+-- `base`, and numbers of its own in a hash of that name. Each returns
 --
 --   add(base, params, fingerprints)  -> for each 1: it was new, or 0; a second call answers 0
 --   has(base, params, fingerprints)  -> for each 1: it is there, or 0; nothing is recorded

@@ -1,4 +1,4 @@
--- Around every script: whatever it finds damaged is named, and the run is marked as corrupt.
+-- Around every script: names a key that is damaged, and marks the run as corrupt.
 --
 -- Redis does not roll back a script that fails half-way. So when a script meets a key of another
 -- type, or a value that cannot be, nobody goes on with the run: the key stays in the field
@@ -18,13 +18,13 @@ local function corrupt(key)
   error('WRONGTYPE', 0)
 end
 
--- Is called when a script ends that way.
+-- Called when a script ends that way.
 local at_failure = function() end
 
--- What Redis says of damage: a key of another type, or a number that is none.
+-- Redis' errors for damage: a key of another type, or a number that is none.
 local DAMAGE = {'WRONGTYPE', 'not an integer', 'not a valid float', 'would overflow', 'item exists'}
 
--- Runs a script; one that `writes` marks the run.
+-- Runs a script. If the script `writes`, a failure marks the run.
 local function guarded(script, writes)
   local done, reply = pcall(script)
   if done then return reply end

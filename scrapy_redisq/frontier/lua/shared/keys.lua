@@ -1,7 +1,7 @@
--- What every script has: the keys of a shard, what it is given, the time, and how much it does.
+-- In every script: the keys of a shard, the script's input, the time, and bounds.
 --
 -- KEYS[1]  the shard's meta key, redisq:{NAME:k}:meta; all other names derive from it, so they
---          share its hash tag and one shard is one Redis Cluster slot
+--          share its hash tag and one shard is one hash slot of a Redis Cluster
 -- KEYS[2]  a key that never exists: see scripts.Call.keys
 -- ARGV[1]  one msgpack map, called `input` everywhere
 --
@@ -94,9 +94,9 @@ local function in_chunks(n, f)
   for first = 1, n, CHUNK do f(first, math.min(first + CHUNK - 1, n)) end
 end
 
--- Microseconds since 1970, by a clock that never goes back: where the server's does, or another
--- server takes over whose clock is `behind`, it goes on from the last `sign` of life. Else nothing
--- would be due, and nobody dead, before the server's clock is there again.
+-- Microseconds since 1970, by a clock that never goes back. If the server's clock does, or another
+-- server takes over whose clock is `behind`, NOW goes on from the last `sign` of life. Without that
+-- nothing would be due, and nobody dead, before the server's clock is there again.
 local SERVER_TIME, BEHIND, NOW
 do
   local time, clock = server.call('TIME'), redis.call('HMGET', META, 'sign', 'behind')

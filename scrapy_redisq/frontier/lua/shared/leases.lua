@@ -1,4 +1,4 @@
--- Ends leases: those that an exchange names, and what a worker that leaves or is dead still held.
+-- Ends leases: those that an exchange names, and all of a worker that leaves or is dead.
 --
 -- Include  shared/counts shared/queues shared/dead shared/slots/state
 
@@ -27,7 +27,7 @@ local function take_leases(items, f)
   end)
 end
 
--- Of an exchange's input all ends of leases.
+-- All ends of leases in an exchange's input.
 local function finish_leases(order)
   local given_back = {}
 
@@ -71,8 +71,9 @@ local function finish_leases(order)
   end)
 end
 
--- Takes back, to the front, what a worker holds: about 100 leases or 4 MB of them in one script.
--- `died`: its worker did, with what it held. -> how many went back, how many became dead letters
+-- Takes a worker's leases back, to the front: about 100 of them, or 4 MB, in one script. `died`:
+-- the worker is dead, and each lease counts one more delivery. -> how many went back, how many
+-- became dead letters
 local most_back, bytes_back = 100, 0
 
 local function take_back(worker, died)

@@ -1,5 +1,5 @@
--- Returns what keeps the past, for people; nothing rests on it. To be called behind the first write
--- of a script.
+-- Returns functions that keep the past, for people; nothing rests on it. To be called behind the
+-- first write of a script.
 --
 -- Include  shared/workers
 
@@ -11,7 +11,7 @@ local function append(name, array, most)
   for _ = 1, math.min(excess, 10) do redis.call('LPOP', key) end
 end
 
--- What happened to the fleet: us since 1970, kind ("began" or "completed", a run; "release" or
+-- An event of the fleet: us since 1970, kind ("began" or "completed", a run; "release" or
 -- "configuration", of the worker that joined, is not that of the one before), worker or '', what
 -- (the run's name or id; the release; a digest of the settings). On shard 0.
 local function mark(kind, worker, what)
@@ -51,8 +51,8 @@ local function keep_sample(meta, last)
   redis.call('HSET', META, 'sampled', integer(math.floor(now / SHORTEST)))
 end
 
--- Keeps what became of requests, by what they are known by: records is {{id, record}...}, of which
--- no more than the newest `most` stay.
+-- Keeps the history of finished requests, by their identities: records is {{id, record}...}, of
+-- which no more than the newest `most` stay.
 local function keep_history(records, most)
   local times, all = past_key('history'), past_key('histories')
   for _, item in ipairs(records) do

@@ -1,6 +1,6 @@
--- Posts: what pages of this shard have asked of other shards, which have other logs. A page's end
--- leaves one here, in the same script, for those of its links which their shards may yet lose. It
--- is removed when they no longer can. No script looks into it.
+-- Posts: links of pages of this shard to other shards, which have other logs. A page's end leaves a
+-- post here, in the same script, with the links that their shards may yet lose. The post is removed
+-- when they no longer can. No script looks into it.
 --
 -- Include  shared/counts
 

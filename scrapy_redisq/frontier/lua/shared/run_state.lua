@@ -1,9 +1,9 @@
 -- How runs begin and end; for the scripts that have to do with that.
 --
--- A run is `open` until it is `complete`; then, or when somebody wants to forget it, what is left
--- of it is deleted in bounded steps (run/clear.lua) while the state is `resetting`, and the next
--- run begins on an empty shard. Shard 0 keeps the state of the run; the other shards follow it.
--- `began` is by the clock of shard 0 on all of them: of two runs everybody knows the later one.
+-- A run is `open` until it is `complete`. Before the next run begins, or when somebody wants to
+-- forget the run, its rest is deleted in bounded steps (run/clear.lua), while the state is
+-- `resetting`. Shard 0 keeps the state of the run; the other shards follow it. `began` is by the
+-- clock of shard 0 on all of them: of two runs everybody knows the later one.
 --
 -- With several shards, shard 0 gives a number, each shard that has nothing left is `sealed` with
 -- it, and shard 0 completes the run only if nobody has come by meanwhile. A worker that adds to a

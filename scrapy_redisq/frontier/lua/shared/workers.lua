@@ -1,9 +1,9 @@
--- Who is in the run, what each of them holds, who is dead, and whether anything is left to do.
+-- Workers of the run: which there are, their leases, which are dead; and whether all is finished.
 --
 -- Include  shared/counts
 
--- Whether a worker is in the run: `workers` alone says so. One that was taken for dead is `fenced`
--- while it still has leases: it stays there, so that these are found.
+-- Whether a worker is in the run: `workers` alone says so. A worker that was taken for dead is
+-- fenced: it stays there with the deadline 0 while it has leases, so that these are found.
 local function is_member(worker)
   return (tonumber(redis.call('ZSCORE', WORKERS, worker) or '') or 0) > 0
 end
@@ -30,7 +30,7 @@ local function set_flag(worker, name, was, is)
   end
 end
 
--- One that `may_return` hears then what people have told it: that stays for a day.
+-- If the worker `may_return`, the order that people have given it stays for a day.
 local function remove_worker(worker, may_return)
   local key = worker_key(worker)
   local fields = fields_of(key, 'starting', 'waiting', 'told')
@@ -70,9 +70,9 @@ end
 
 local function leases_held(worker) return redis.call('HLEN', leases_of(worker)) end
 
--- Whether nothing is left to do on this shard: nothing waits, no worker holds anything, and none
--- may still add start requests. Looked at, not counted: entries that another hand puts here bend
--- the counts. To be asked when everything else has been written.
+-- Whether nothing is left to do on this shard: nothing waits, no worker holds a lease, and none may
+-- still add start requests. This looks at keys and not at counts, which another program may have
+-- changed. To be asked when everything else has been written.
 local function all_finished()
   if redis.call('EXISTS', READY, DELAYED, POST) > 0 then return false end
   for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
@@ -85,9 +85,9 @@ local function all_finished()
   return true
 end
 
--- Wakes idle workers, if there are any; busy ones ask by themselves. A user without the right to
--- publish gets no error for it: the other workers find the work by asking. If all is `finished`
--- those are told as well that want no work now, as those that are quiet.
+-- Wakes idle workers, if there are any; busy workers ask by themselves. A user without the right to
+-- publish gets no error: the other workers find the work by asking. If all is `finished`, workers
+-- that want no work now, such as quiet ones, are told as well.
 local function wake(counts, finished)
   if counts.waiting > 0 then redis.pcall('PUBLISH', WAKE_CHANNEL, '') end
   if finished and live_workers() > counts.waiting then

@@ -1,5 +1,5 @@
 -- A person gives up a slot's requests: first those that are delayed, then those in its queues.
--- They count as finished. What workers hold goes on.
+-- They count as finished. Leases of workers go on.
 --
 -- Input    slot, cursor ('0' at first, then what the last call replied)
 -- Reply    {how many were dropped, cursor; '' when nothing is left}

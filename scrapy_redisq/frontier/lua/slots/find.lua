@@ -1,5 +1,5 @@
--- Looks for requests of a slot that hold some text, a portion at a time, for people. What moves
--- meanwhile may be missed.
+-- Looks for requests of a slot that hold some text, a portion at a time, for people. A request that
+-- moves meanwhile may be missed.
 --
 -- Input    slot, text ('': any), place (leases, delayed, letters or queues), cursor ('' at first,
 --          then what the last call replied)

@@ -1,5 +1,5 @@
--- What is known of slots, for people: those that have requests, queued or held by workers, and
--- those that are set aside, paused or limited by a person.
+-- Slots, for people: all that have requests, queued or held by workers, and all that are set aside,
+-- or that a person has paused or limited.
 --
 -- Input    names {slot...}, or cursors {key = cursor} ('0' at first, then those of the last reply);
 --          priorities (of the first name, what waits by priority is told, too)

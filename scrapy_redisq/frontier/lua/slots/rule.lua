@@ -1,4 +1,4 @@
--- What a person says of a slot, which holds for all workers at once. A slot that is resumed is no
+-- A person's rule for a slot, which holds for all workers at once. A slot that is resumed is no
 -- longer paused, parked or set aside.
 --
 -- Input    slot, paused (true, or false to resume it; nil: as it is), own (a limit as

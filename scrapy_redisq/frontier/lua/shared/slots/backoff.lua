@@ -1,4 +1,4 @@
--- What failures do to a slot. While its last news is a failure, nothing of it is started before
+-- Back-off of a slot. While its last news is a failure, nothing of it is started before
 -- `parked`, and then all workers together download one request of it at a time. The first success
 -- ends that. A slot that has failed too often in a row is set aside: a run may end without it, and
 -- it is tried again when a crawl is started again.
@@ -31,7 +31,7 @@ local function fail(slot, state, asked, jitter, longest, give_up)
   state.parked = math.max(state.parked, NOW + math.floor(pause * (0.5 + jitter / 2000)))
 end
 
--- What a download did to its slot. `item`: see below. `terms`: the longest pause (us), failures
+-- A download has ended, of its slot. `item`: see below. `terms`: the longest pause (us), failures
 -- after which a slot is set aside (0: never).
 local function report_download(item, terms)
   -- `status` 0: no answer; `since` us since it was begun; `asked` us that the host wants to be

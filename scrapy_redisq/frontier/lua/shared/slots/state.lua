@@ -1,4 +1,4 @@
--- Slots with limits, or in trouble: who may start requests of them, and when.
+-- Slots with limits, or in trouble: which worker may start requests of them, and when.
 --
 -- A limit is kept exactly by the worker that starts requests, not here: for up to TURN one worker
 -- at a time has the turn of a slot with a delay or a rate, and keeps them by its own clock. It
@@ -80,8 +80,8 @@ local function limit_of(slot, own)
     burst = math.max(1, number_of(burst)), concurrency = number_of(concurrency)}
 end
 
--- Sets a slot's limit: `own`, or that of the settings. What a slower rate led to, a faster one
--- never does: tat is at most `burst` intervals away.
+-- Sets a slot's limit: `own`, or that of the settings. After a faster rate tat is at most `burst`
+-- intervals away, whatever the slower one has made of it.
 local function set_limit(slot, state, own)
   state.own, state.limit = own, limit_of(slot, own)
   state.tat = math.min(state.tat, NOW + state.limit.burst * state.limit.interval)
@@ -89,7 +89,7 @@ end
 
 local slots = {}
 
--- -> what is known of a slot: FIELDS, and its `limit`
+-- -> the state of a slot: FIELDS, and its `limit`
 local function slot_of(slot)
   local state = slots[slot]
   if not state then
@@ -154,7 +154,7 @@ local function save_slot(slot, state)
   redis.call('DEL', key)
   if #values > 0 then
     redis.call('HSET', key, unpack(values))
-    -- What a person said stays, and tokens do until they are back.
+    -- Rules of a person stay, and tokens do until they are back.
     if state.own == '' and state.held == 0 and state.out == 0 then
       local idle = math.max(first_start(state), state.ends) - NOW
       redis.call('PEXPIRE', key, FORGOTTEN + math.ceil(idle / 1000))
@@ -168,12 +168,12 @@ local function look_again(slot, at)
 end
 
 -- Workers that have requests of the slot are told to start none for some time (us), or with 0 to
--- ask what they may do. A user without the right to publish gets no error for it.
+-- ask again. A user without the right to publish gets no error for it.
 local function announce(slot, time)
   redis.pcall('PUBLISH', WAKE_CHANNEL, integer(time) .. ' ' .. slot)
 end
 
--- Tokens of slots with a concurrency: who has how many.
+-- Tokens of slots with a concurrency, and how many each worker has.
 
 local function tokens_of(worker, slot)
   return number_of(redis.call('HGET', tokens_key(worker), slot))

@@ -1,5 +1,5 @@
--- Who may start requests of a slot: turns of slots with a delay or a rate, and tokens of those with
--- a concurrency, are given, and reported on.
+-- Turns and tokens: which worker may start requests of a slot. A slot with a delay or a rate has a
+-- turn, a slot with a concurrency has tokens. Workers report how they used them.
 --
 -- The invariant: nobody starts a request of a slot without knowing of each earlier start by another
 -- worker.
@@ -8,19 +8,19 @@
 --   itself, and its last start is taken for the latest that it can have been.
 --   `out` is the sum of all workers' tokens. A worker downloads no more than it has tokens of.
 --   Tokens leave the sum when their worker says that it needs fewer, or is reaped.
--- What a worker is told may arrive late, or never. So it counts its turn from when it asked, and it
--- has nothing that it was not told of.
+-- A reply may arrive late, or never. So a worker counts its turn from when it asked, and has only
+-- tokens that a reply has brought.
 --
 -- Include  shared/slots/state
 
--- Stands for what is left of the turn of a slot without limits.
+-- In the place of the time that is left of a turn: the slot has no limits.
 local FREE = -2
--- Where told_of() says what is left of a turn, and whether it is new.
+-- Places in what told_of() returns: the time that is left of a turn, and whether it is new.
 local LEFT, NEWS = 2, 3
 
--- A worker tells what it did with its turn. `item`: see the names; `since` us since its last start
--- (-1: none), `tat` us until that (may be negative), `tokens` that it needs, `done` 1 if it has no
--- more use for the slot.
+-- A worker reports on its turn. `item`: see the names; `since` us since its last start (-1: none),
+-- `tat` us until that (may be negative), `tokens` that it needs, `done` 1 if it has no more use for
+-- the slot.
 local function report_turn(worker, item)
   local slot, since, tat, tokens, done = item[1], item[2], item[3], item[4], item[5]
   local state = slot_of(slot)
@@ -42,7 +42,7 @@ local function report_turn(worker, item)
   save_slot(slot, state)
 end
 
--- What a worker is told of a slot: slot, us that are left of its turn (-1: it needs none, FREE: the
+-- A row for a worker about a slot: slot, us that are left of its turn (-1: it needs none, FREE: the
 -- slot has no limits), 1 if the turn is new or -1 if it was refused, us until the next start by the
 -- delay, us until tat, delay, interval, burst, tokens (-1: it needs none), us for which the slot is
 -- parked, 1 if it has failures, 1 if a person has paused it.
@@ -52,7 +52,7 @@ local function told_of(slot, state, left, news, tokens)
     state.held == 1 and HOUR or state.parked - NOW, state.fails > 0 and 1 or 0, state.held}
 end
 
--- What a worker has of a slot, without giving it anything.
+-- The turn and tokens that a worker has of a slot, without giving it any.
 local function turn_of(worker, slot)
   local state = slot_of(slot)
   local left, tokens = -1, -1
@@ -70,8 +70,8 @@ end
 local function start_of_turn(worker, slot, state)
   if state.owner == worker then
     if state.wanted > NOW and state.ends <= NOW + EARLY then
-      -- What it begins before it hears of this, it tells when it asks again; then other workers may
-      -- start.
+      -- The owner may start more before it hears of this, and tells when it asks again. Then other
+      -- workers may start.
       if state.over == 1 then state.ends = 0 end
       state.over = 1
       return save_slot(slot, state)
@@ -80,7 +80,7 @@ local function start_of_turn(worker, slot, state)
   end
   if state.owner ~= '' then
     if state.ends > NOW then return look_again(slot, state.ends) end
-    -- It never said what it did in its turn.
+    -- The owner never reported on its turn.
     state.last = math.max(state.last, state.ends)
     state.tat = math.max(state.tat, state.ends + state.limit.burst * state.limit.interval)
   end
@@ -95,7 +95,7 @@ end
 -- how many requests it may claim
 local function give_tokens(worker, slot, state, most)
   local had, left = tokens_of(worker, slot), concurrency_of(state) - state.out
-  -- One that has none needs one for what it holds, though it may claim nothing more.
+  -- A worker without any needs one for the requests that it holds, though it may claim no more.
   local tokens = math.max(0, had + math.min(had == 0 and math.max(1, most) or most, left))
   if had + tokens == 0 then return end
   -- A slot that is new to the worker: more would only wait in it, and keep it from other slots.
