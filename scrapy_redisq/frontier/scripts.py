@@ -80,8 +80,8 @@ def includes_of(text: str) -> list[str]:
 
 
 def source(file: str, backend: str = "", body: str = "") -> str:
-    """The code of a file of ``lua/``, behind those that its head includes, each of them once, and
-    inside of what ``shared/guard.lua`` puts around each script. ``body``, more Lua, goes behind it.
+    """The code of a file of ``lua/``, behind the files that its head includes, each of them once.
+    ``shared/guard.lua`` stands around the whole. ``body``, more Lua, goes behind it.
 
     They are named by their paths, ``shared/counts``. Of ``NAME=FILE`` a function NAME() is made
     that returns what the file does, so that it costs nothing where nobody calls it. In a path

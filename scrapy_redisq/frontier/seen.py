@@ -71,8 +71,8 @@ def _normalised(fingerprint: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class SeenStatus:
-    """What a dupefilter holds: fingerprints, how many fit before it grows, and the share of new
-    URLs that is taken for seen by now, at most."""
+    """A dupefilter: its fingerprints, how many fit before it grows, and the share of new URLs that
+    it takes for seen by now, at most."""
 
     count: int
     capacity: int

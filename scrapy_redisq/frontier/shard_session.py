@@ -251,7 +251,7 @@ class ShardSession:
         self._told_begun.clear()
         self.is_void = False
 
-    # What it has to know of the other shards
+    # Facts that it needs of the other shards
 
     @property
     def _others(self) -> list[ShardSession]:
@@ -272,9 +272,9 @@ class ShardSession:
     def share(self, demand: Demand) -> tuple[int, bool]:
         """How many entries the next exchange may claim, and whether a suspect.
 
-        A shard that has enough gives all that is wanted; else it is parted between the shards that
-        may have something. One that asks although it had nothing lately has a part as well; one
-        that does not answer would take its part from other shards for as long as it is waited for.
+        A shard that has enough gives all that is wanted. Else the demand is parted between the
+        shards that may have something, and this one. A shard that does not answer gets no part: it
+        would keep that from other shards while it is waited for.
         A worker holds one suspect at a time, so that a request that kills its workers takes no
         others into the dead letters with it.
         """

@@ -2,7 +2,7 @@
 --
 -- Include  shared/counts shared/queues shared/dead shared/slots/turns
 
--- What is claimed: lease, record, lease, record...
+-- The claimed leases: lease, record, lease, record...
 local claimed_leases, n_claimed, bytes, suspects = {}, 0, 0, input.suspects
 local first_number, suffix
 
@@ -18,15 +18,15 @@ local function add_lease(record)
   claimed_leases[2 * n_claimed] = record
 end
 
--- Keeps the leases behind the first `n`, at most PORTION, at once: what a later slot goes wrong
--- with loses none of them.
+-- Keeps the leases behind the first `n`, at most PORTION, at once: a failure at a later slot loses
+-- none of them.
 local function hold_from(n)
   if n_claimed == n then return end
   redis.call('HSET', leases_of(input.worker), unpack(claimed_leases, 2 * n + 1))
   count('claimed', n_claimed - n)
 end
 
--- All leases that the worker has: a reply was lost, and it knows of those that it has heard of.
+-- All leases of the worker: a reply was lost, and the worker passes over leases that it knows.
 local function leases_again()
   local found = {}
   for id, record in pairs(hash_of(leases_of(input.worker))) do
