@@ -6,7 +6,7 @@ rest is imported when it is run:
 ``parser``   all sub commands; the options of each are in its module, those of several in
              ``options``
 ``main``     runs one of them; errors become one line and an exit code
-``project``  what the frontier's workers would read from the same settings
+``project``  the server and the configuration that workers of the project would have
 ``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``whole_crawl`` (pause, resume,
 reset), ``embedded_server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``: sub commands
 ``export``   files of dead letters

@@ -92,7 +92,7 @@ def _only_frontier(server: Server, report: Report) -> str | None:
     except FrontierError as error:
         report.add("Server", [note(str(error), "None was looked at.", "a name, to look at one")])
     except redis.ResponseError:
-        why = "Frontiers cannot be listed, and keys that another hand has deleted not be mended."
+        why = "Frontiers cannot be listed, and memory cannot be measured."
         report.add("Server", [warning("SCAN is denied", why, "ACL SETUSER … +scan")])
     return None
 

@@ -1,4 +1,4 @@
-"""What the frontier's workers would read from the same settings.
+"""The server and the configuration that workers of the project would have.
 
 Whatever a producer does must be what a worker of the project would do: the same server, the same
 configuration for a new run, and above all the same fingerprints.

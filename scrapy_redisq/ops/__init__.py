@@ -1,4 +1,4 @@
-"""What stands beside the crawls: programs that look at crawls and servers, or keep workers running.
+"""Programs beside the crawls: they look at crawls and servers, or keep workers running.
 
 ``autoscale/`` runs the workers of one machine, ``dashboard/`` shows crawls in a browser,
 ``doctor/`` says what is wrong, ``metrics/`` tells Prometheus and autoscalers. These programs know

@@ -1,9 +1,8 @@
 """Item pipelines that write many items at once, and a page's last word only after its items.
 
-`BatchPipeline` is what Scrapy knows and what a sink of one's own is made of. ``row_key`` has what a
-sink is given, ``writer`` how it is written, ``waiting`` how each row ends, ``doubt`` what is known
-of rows that fail alone.
-"""
+Scrapy knows `BatchPipeline`, and a sink of your own derives from it. ``row_key`` has the rows and
+their keys, ``writer`` writes them, ``waiting`` ends each row, ``doubt`` judges rows that fail
+alone."""
 
 from __future__ import annotations
 
@@ -91,25 +90,29 @@ class BatchPipeline:
         Without ``async def`` it is called in a thread, as are `open` and `close` then. Cancelled
         when the crawl is being closed and REDISQ_CLOSE_TIMEOUT has passed.
 
-        Whatever it raises, the rows are tried again; a row becomes a dead letter if it fails while
-        others of its `kind` pass. Errors that say more: `SinkUnavailable`, no row is at fault.
-        `RowRefused`: those that it names are, or the one that is found by halving; with
-        `ReferenceMissing` its page is fetched again before. `ConnectionLost`: a row is if it is so
-        each time. `BatchTooLarge`: tried again in smaller batches. `SinkMismatch`: the crawl ends.
+        Whatever it raises, the rows are tried again. A row becomes a dead letter if it fails while
+        others of its `kind` pass. These errors say more:
+
+        - `SinkUnavailable`: no row is at fault.
+        - `RowRefused`: the rows that it names are at fault, or the one that halving finds.
+        - `ReferenceMissing`: the same, but the row's page is fetched again first.
+        - `ConnectionLost`: a row is at fault if this happens with it each time.
+        - `BatchTooLarge`: the rows are tried again in smaller batches.
+        - `SinkMismatch`: the crawl ends.
 
         Rows may come twice, and must then be there once: use `Row.key` or a key of the item.
         """
         raise NotImplementedError
 
     def row(self, item: Any, key: str) -> Row:
-        """What `write` is given for an item; made at once, because items may be changed later.
+        """The row of an item for `write`; made at once, because items may be changed later.
 
         May raise `RowRefused` or `SinkMismatch`.
         """
         return Row(item, key)
 
     def kind(self, row: Row) -> object:
-        """What a row that fails is compared by: with other rows of the same, such as its table."""
+        """The kind of a row, such as its table: a row that fails is compared with its kind."""
         return type(row.item)
 
     async def takes_others(self, row: Row, others: list[Row]) -> bool:
@@ -140,7 +143,7 @@ class BatchPipeline:
 
 
 class _Batches:
-    """What stands between Scrapy and the `Writer`: which item is of which page, and its key."""
+    """Stands between Scrapy and the `Writer`: finds the page and the key of each item."""
 
     _endings: Endings
 
@@ -218,7 +221,7 @@ class _Batches:
         writer, pages = self.writer or await self._opened(), self._endings.pages
         found = current_item.get()
         page = found[0] if found else None
-        # One that lacks files will come again, complete; now it could stay for ever ("ignore").
+        # An item that lacks files comes again, complete. Written now it might stay ("ignore").
         if writer.failed is not None or (pages is not None and pages.lacks_files(page)):
             raise self._endings.returned(page)
         try:

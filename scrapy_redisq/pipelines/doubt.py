@@ -1,14 +1,12 @@
-"""Rows that fail while it is not known whether they are at fault or the sink.
+"""Rows that fail while nobody knows whether they are at fault or the sink.
 
-Refused is a row that fails while others pass; away is a sink that takes none. So a row that fails
-alone is set aside, and others go on. Each time it fails again and another one of its kind has
-passed meanwhile counts against it. Outages do not fail one row and pass another five times in turn;
-and where nothing passes, nobody is at fault but the sink.
+A row is refused if it fails while others pass; a sink that takes no row is away. So a row that
+fails alone is set aside, and others go on. Each time that it fails again, after another row of its
+kind has passed, counts against it. Outages do not fail one row and pass another five times in turn.
 
 At the end of a crawl no other row comes. Then it counts, too, that the sink takes others at that
-moment, see `BatchPipeline.takes_others`. Before a new row has passed this proves little: a table
-may lack the new month's partition, and still take old rows. It tells that
-the sink is not away.
+moment, see `BatchPipeline.takes_others`. Before a new row has passed this proves only that the sink
+is not away: a table may lack the new month's partition, and still take old rows.
 """
 
 from __future__ import annotations
@@ -76,15 +74,15 @@ class Doubts:
         return [self._latest[kind]] if kind in self._latest else list(self._latest.values())
 
     def failed_together(self, rows: Collection[Waiting]) -> None:
-        """They failed as one batch: what passes from now on passes while they fail."""
+        """They failed as one batch: rows that pass from now on pass while they fail."""
         for row in rows:
             if row.passed is None:
                 row.passed = self._passed[self._kind(row)]
 
     def failed(self, row: Waiting, *, slow: bool) -> bool:
-        """It failed alone -> whether new ones of its kind have passed since it last did.
+        """The row failed alone. -> whether new rows of its kind have passed since it last failed.
 
-        A ``slow`` row has taken longer than it may: what passes meanwhile proves nothing then.
+        A ``slow`` row has taken longer than it may: rows that pass meanwhile prove nothing then.
         """
         passed = self._passed[self._kind(row)]
         others_passed = row.passed is not None and passed > row.passed

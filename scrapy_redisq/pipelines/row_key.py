@@ -1,4 +1,4 @@
-"""What a sink is given for an item: its values, and a key that it has each time it comes."""
+"""The row of an item: its values, and a key that stays the same each time the item comes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scrapy.utils.python import global_object_name
 class Row(dict[str, Any]):
     """An item's fields as plain values, as ``ItemAdapter.asdict()`` gives them.
 
-    ``item`` is the item itself. ``key`` are 32 hexadecimal digits made of the spider's name, of
-    what the request is known by (see `scrapy_redisq.serialization.identity`), of its callback
-    and of the item's position among those that the page yields: the same when the page is fetched
-    again. An item of ``start()``, which comes from no page, has a key made of its content.
+    ``item`` is the item itself. ``key`` are 32 hexadecimal digits. They are made of the spider's
+    name, of the request's fingerprint or identity (`scrapy_redisq.serialization.identity`), of its
+    callback and of the item's position in the page: the same when the page is fetched again. An
+    item of ``start()`` has no page, and a key made of its content.
     """
 
     __slots__ = ("item", "key")

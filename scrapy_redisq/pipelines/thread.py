@@ -15,10 +15,10 @@ from scrapy_redisq.errors import SinkMismatch
 
 
 class Calls:
-    """Calls the methods of a sink: those without ``async def`` in one thread, which ``name`` has.
+    """Calls the methods of a sink: those without ``async def`` in one thread, called ``name``.
 
-    The thread does not keep the process from ending. Those of `concurrent.futures` do: Python waits
-    for them at exit, also for a storage that hangs.
+    The thread does not keep the process from ending. Threads of `concurrent.futures` do: Python
+    waits for them at exit, even if a storage hangs.
     """
 
     def __init__(self, name: str) -> None:
@@ -26,7 +26,7 @@ class Calls:
         self._queue: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | None = None
 
     async def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """What the method returns or raises. Raises `SinkMismatch` if nothing of it has run.
+        """Return or raise as the method does. Raises `SinkMismatch` if nothing of it has run.
 
         When this is cancelled, a call of the thread that has begun goes on.
         """

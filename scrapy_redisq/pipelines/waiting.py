@@ -104,7 +104,7 @@ class Endings:
         return True
 
     def refused(self, page: Request | None, error: BaseException) -> ItemRefused:
-        """An item of ``page`` cannot be written: what Scrapy is told, and the frontier is."""
+        """An item of ``page`` cannot be written: tell the frontier; -> the error for Scrapy."""
         name = global_object_name(type(error))
         words = str(error) if isinstance(error, SinkError) else f"{name}: {message_of(error)}"
         if self.pages is not None:
@@ -112,7 +112,7 @@ class Endings:
         return ItemRefused(words, log_level=self._told(page))
 
     def returned(self, page: Request | None) -> ItemReturned:
-        """An item of ``page`` is not written any more: what Scrapy is told, and the frontier is."""
+        """An item of ``page`` will not be written: tell the frontier; -> the error for Scrapy."""
         if self.pages is not None:
             self.pages.give_back(page)
         words = "not written before the crawl ended"
@@ -150,8 +150,8 @@ class Endings:
         return self.pages is not None and self.pages.has(page)
 
     def _told(self, page: Request | None) -> str:
-        """The level of the line about an item that is not written, which is counted if nothing else
-        tells of it: the worker tells of pages."""
+        """The level of the line about an item that is not written. The worker tells of its page; an
+        item without a page is counted here."""
         if self._comes_again(page):
             return "DEBUG"
         stats: Any = self._crawler.stats

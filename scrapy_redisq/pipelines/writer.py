@@ -82,7 +82,7 @@ class _Unknown(WriteFailed):
 
 
 class Writer:
-    """What waits to be written by a pipeline, and how it is written.
+    """Writes the rows of a pipeline that wait.
 
     ``failed`` is there once nothing of the kind can be written any more.
     """
@@ -152,7 +152,7 @@ class Writer:
             self._end_doubts()
             most = self._batch_rows()
             fresh = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-            # What is due has a second try: the connection may have ended while nobody used it.
+            # Rows that are due have a second try: the connection may have ended unused.
             for batch, losses in ((fresh, 0), (self.doubts.take_due(), LOSSES - 2)):
                 self._room.set()
                 if not batch:
@@ -339,9 +339,9 @@ class Writer:
         return self._worker.finds_nothing()
 
     async def _takes(self, others: list[Waiting], waiting: Waiting, error: SinkUnavailable) -> bool:
-        """Whether the sink takes at this moment what it has taken before."""
+        """Whether the sink takes rows at this moment that it has taken before."""
         if error.at_commit:
-            return False  # what is asked for below is not committed
+            return False  # the rows below are not committed
         rows = [other.row for other in others]
         try:
             taken: bool = await self._patient(self._pipeline.takes_others, waiting.row, rows)
@@ -353,7 +353,7 @@ class Writer:
     # A sink that is away, and how long a crawl that ends waits for it
 
     async def _patient(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Call and wait until the patience ends: what hangs must not keep a worker that is to end.
+        """Call and wait until the patience ends: a call that hangs must not keep the worker.
 
         Raises `SinkError` alone.
         """

@@ -1,4 +1,4 @@
-"""What a setting's value must be: each check says it in words, and gives the final type."""
+"""Checks of settings' values: each has its words, and gives the final type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scrapy's own limits: what a worker downloads at a time, and what the whole fleet keeps.
+"""Scrapy's own limits: downloads of a worker at a time, and limits that the whole fleet keeps.
 
 With REDISQ_FLEET_LIMITS or REDISQ_AUTOTHROTTLE the fleet is as polite to a slot as one process of
 Scrapy with the same settings.

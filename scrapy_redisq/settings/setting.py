@@ -1,4 +1,4 @@
-"""What one setting is: its name, default and check, and its value in settings as read."""
+"""A setting: its name, default and check, and its value in settings as read."""
 
 from __future__ import annotations
 

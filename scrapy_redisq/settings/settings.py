@@ -83,8 +83,7 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
         return {slot: limit.to_text() for slot, limit in limits.items() if slot != "*" or limit}
 
     def frontier_config(self, **others: Any) -> FrontierConfig:
-        """What all workers must agree on: what the settings say, and ``others``, which they do
-        not."""
+        """The configuration of all workers, from the settings and ``others``, which are none."""
         return FrontierConfig(
             error_rate=self.dupefilter_error_rate,
             capacity=self.dupefilter_capacity,

@@ -1,10 +1,10 @@
-"""Worker processes of one machine: started and stopped by what the frontier says.
+"""Worker processes of one machine: as many as have work are started, and others stopped.
 
 ``supervisor``     looks at frontier, machine and processes until the run is complete
 ``fleet``          how many there should be, which starts and stops next, when to give up
-``process``        one of them: signals, output, what becomes of it if its starter is killed
+``process``        one of them: signals, output, its end if its starter is killed
 ``machine``        CPU and memory: whether there is room for one more
-``crawl_command``  what a worker's command line says
+``crawl_command``  a worker's command line
 """
 
 from scrapy_redisq.ops.autoscale.crawl_command import CrawlCommand

@@ -1,4 +1,4 @@
-"""What POST does: all that people may change, each by a method of `Frontier`."""
+"""Changes by POST: all that people may change, each by a method of `Frontier`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask and change what: see docs/dashboard.md.
+"""The rules for questions and changes: see docs/dashboard.md.
 
 No page of another origin reads or changes anything: there are no CORS headers, and Origin,
 Sec-Fetch-Site and Host are looked at. Whoever asks needs the token, also on a loopback address,

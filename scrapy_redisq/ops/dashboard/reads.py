@@ -1,4 +1,4 @@
-"""What GET answers: JSON of what Redis has, as all viewers share it."""
+"""Answers of GET: JSON from Redis, which all viewers share."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ async def crawl_of(request: web.Request) -> Crawl:
 
 
 async def answer(request: web.Request, look: Callable[[], Any]) -> web.Response:
-    """What ``look`` says, in a thread."""
+    """Answer with the result of ``look``, in a thread."""
     return web.json_response(await request.app[CRAWLS].run(look))
 
 
 async def answer_shared(look: Shared[Any]) -> web.Response:
-    """What is known of what all look at."""
+    """Answer with a look that all viewers share."""
     return web.json_response(await look.told())
 
 

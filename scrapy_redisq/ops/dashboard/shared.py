@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 SHARE = 10
-"""What takes long is looked at less often: a tenth of the time is spent with it."""
+"""A slow look is taken less often: a tenth of the time is spent with it."""
 
 LONGEST, LONGEST_LIST = 10.0, 60.0
 """Seconds for which what was seen is shared at most, however long the look took; and the same of a
@@ -26,10 +26,11 @@ FAILED_LASTS = 5.0
 
 
 class Shared(Generic[T]):
-    """What ``look`` returned, for ``lasts`` seconds; who asks while one is under way waits for it.
+    """The result of ``look``, for ``lasts`` seconds. A viewer that asks while a look is under way
+    waits for it.
 
-    If the look took long it is shown for longer, but ``longest`` at most. What it raises is shared
-    in the same way, so that ten viewers of a Redis that is away keep one thread waiting, not ten.
+    If the look took long its result is shown for longer, but ``longest`` at most. An exception is
+    shared in the same way, so that ten viewers of a Redis that is away keep one thread waiting.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Shared(Generic[T]):
         return {**found, "age": age}  # type: ignore[dict-item]
 
     async def aged(self) -> tuple[T, float]:
-        """What was seen, and its age."""
+        """The result, and its age."""
         if self._running is None or (self._running.done() and time.monotonic() >= self._ends):
             loop = asyncio.get_running_loop()
             self._running = loop.run_in_executor(self._threads, self._timed)

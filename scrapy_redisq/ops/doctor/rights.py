@@ -1,4 +1,4 @@
-"""What the user may do: each command of the scripts and the clients, one by one.
+"""The user's rights: each command of the scripts and the clients, one by one.
 
 Whether a command is allowed is found out as a script would: it is called inside of one, on a key
 that does not exist or in a form that fails before it does anything. That needs no right of its own,
@@ -56,7 +56,7 @@ NOT_NEEDED = {
     "publish": "Idle workers ask five times a second, in place of being told (&redisq:*).",
     "info": "Policy and persistence are not checked; workers warn of it.",
     "role": "A replica is not told from a primary.",
-    "scan": "Frontiers cannot be listed, and keys that another hand has deleted not be mended.",
+    "scan": "Frontiers cannot be listed, and memory cannot be measured.",
 }
 """What comes of it where a right is not needed to crawl; of `_FOR_PEOPLE` nothing."""
 _FOR_PEOPLE = {"memory|usage", "config|get", "latency|latest", "lrange"}

@@ -3,7 +3,7 @@
 Layers, top to bottom; imports point down only::
 
     pipeline                     the item pipeline: rows in a thread
-    tables                       what is written where
+    tables                       the table of each class of items
     plans, mapping, schema       items to values; tables for classes; tables made and compared
     keys                         which columns are unique, and which the database fills
     options, fields, conversion  REDISQ_TABLES; fields of classes; values that stay exact
