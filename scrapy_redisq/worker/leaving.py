@@ -59,20 +59,16 @@ async def _leave(worker: Worker, reason: str) -> None:
         return
     if await worker.run_session.leave():
         logger.info("The run is complete: this was the last worker to leave")
-    elif reason == "finished" and (waiting := await _left_waiting(worker)):
-        # Scrapy cannot be told to go on.
-        logger.warning(
-            "%d requests came in when this worker had decided to end, and no worker is left: "
-            "they wait until the crawl is started again",
-            waiting,
-        )
-
-
-async def _left_waiting(worker: Worker) -> int:
-    """Requests that nobody is there for; 0 also where Redis does not say."""
-    with contextlib.suppress(*TROUBLE, RedisError, RedisqError):
-        return await worker.run_session.left_waiting()
-    return 0
+    elif reason == "finished":
+        waiting = 0
+        with contextlib.suppress(*TROUBLE, RedisError, RedisqError):  # Redis does not say
+            waiting = await worker.run_session.left_waiting()
+        if waiting:  # Scrapy cannot be told to go on
+            logger.warning(
+                "%d requests came in when this worker had decided to end, and no worker is left: "
+                "they wait until the crawl is started again",
+                waiting,
+            )
 
 
 def _report_dead(worker: Worker) -> None:
