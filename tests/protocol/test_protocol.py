@@ -138,10 +138,10 @@ def test_delayed_waits(member: Callable[..., Worker], client: redis.Redis) -> No
     assert second is not None
     assert second.next_due is not None
     assert second.next_due <= 50
-    (late,) = wait_until(lambda: worker.claim(10), 5, "the delayed request was claimed")
+    (late,) = wait_until(lambda: worker.claim(10), 60, "the delayed request was claimed")
     assert late.entry == b"later"
     worker.finish(late, "retried", entry=b"again", delay=1)
-    assert entries(wait_until(lambda: worker.claim(10), 5, "claimed again")) == ["again"]
+    assert entries(wait_until(lambda: worker.claim(10), 60, "claimed again")) == ["again"]
     assert counts(client)["created"] == 4
 
 

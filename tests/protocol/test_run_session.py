@@ -684,12 +684,13 @@ def test_a_flood_leaves_time_for_others(hearing: Callable[[Hearing], None]) -> N
         for _ in range(20_000):
             pipeline.publish(wake_channel(NAME, 0), b"0 a")
         flood = asyncio.ensure_future(pipeline.execute())
-        longest, before = 0.0, time.monotonic()
+        # This thread's own time: a busy machine gives others a turn.
+        longest, before = 0.0, time.thread_time()
         while len(puppet.heard) < 20_000:
             await asyncio.sleep(0)
             if flood.done():  # sending it is one long step
-                longest = max(longest, time.monotonic() - before)
-            before = time.monotonic()
+                longest = max(longest, time.thread_time() - before)
+            before = time.thread_time()
         await flood
         assert longest < 1
 

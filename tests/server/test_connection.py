@@ -581,11 +581,12 @@ def test_tls_to_a_port_without_and_back(
     """The first failure asks whether the port speaks TLS, and says what to write."""
     address = tls_server[0] if scheme == "redis" else f"127.0.0.1:{own_server.port}"
     url = f"{scheme}://{address}"
-    with pytest.raises(ServerUnreachable, match="Does this port speak TLS"):
-        open_server(url, connect_timeout=3, socket_timeout=0.4).wait()
-    warning = warnings_in(caplog)[0]
-    assert "Does this port speak TLS? " in warning
-    assert f"begin with {other}, not {scheme}" in warning
+    with pytest.raises(ServerUnreachable, match="Does this port speak TLS") as refused:
+        open_server(url, connect_timeout=1, socket_timeout=0.4).wait()
+    # On a busy machine the first attempt is the last one, and there is nothing to warn of.
+    for told in (*warnings_in(caplog)[:1], str(refused.value)):
+        assert "Does this port speak TLS? " in told
+        assert f"begin with {other}, not {scheme}" in told
 
 
 def test_tls_unverified_on_demand_is_a_warning(

@@ -31,6 +31,7 @@ def seeds() -> list[int]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_800)  # beside twenty busy processes, too
 def test_crawls() -> None:
     """What must hold after any crawl holds after these. Run in another process, after other ones, a
     seed has the same events, byte by byte."""

@@ -45,14 +45,6 @@ class Scan:
     data: bytes
 
 
-@dataclass
-class Sequel:
-    """Refers to another one."""
-
-    url: str
-    of: str | None
-
-
 METADATA = sqlalchemy.MetaData()
 sqlalchemy.Table(
     "book",
@@ -69,12 +61,6 @@ sqlalchemy.Table(
     METADATA,
     sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
     sqlalchemy.Column("data", sqlalchemy.LargeBinary),
-)
-sqlalchemy.Table(
-    "sequel",
-    METADATA,
-    sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
-    sqlalchemy.Column("of", sqlalchemy.String(100), sqlalchemy.ForeignKey("sequel.url")),
 )
 
 
@@ -381,24 +367,3 @@ def test_rows_that_somebody_has_locked(
     asyncio.run(crawl())
     assert each_database.query("SELECT sum(stock) FROM book")[0][0] == 2 * count + 1
     assert caplog.text.count("cannot write") < 4
-
-
-def test_a_row_that_refers_to_one_that_is_not_there(each_database: Database) -> None:
-    """It waits, and is written after the other one; without that it is refused when rows have
-    passed meanwhile."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            tasks = put(sink, Sequel("z", "a"), Sequel("y", "z"), Sequel("a", None))
-            assert await results(tasks) == [None] * 3
-            late, never = put(sink, Sequel("late", "later"), Sequel("never", "none"))
-            await until(lambda: len(sink._batches.writer.doubts) == 2, "both are set aside")
-            assert await results([*put(sink, Sequel("later", None)), late]) == [None, None]
-            number = 0
-            while not never.done():
-                number += 1
-                await results(put(sink, Sequel(f"{number}", None)))
-            assert await results([never]) == [ItemRefused]
-
-    asyncio.run(crawl())
-    assert {"a", "late", "later", "y", "z"} <= set(urls(each_database, "sequel"))
