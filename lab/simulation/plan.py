@@ -79,6 +79,7 @@ FAULTS = {
     "told_to_stop": 0.08,
     "host_away": 0.15,
     "reset": 0.05,
+    "host_dies": 0.15,
 }
 """What may go wrong -> how often it does in a crawl."""
 

@@ -33,7 +33,7 @@ REASONS = {"finished", "shutdown", "enough"}
 
 TAKEN_FOR_DEAD = (
     *("freeze", "cut", "stop_twice", "outage", "restart"),
-    *("lost_tail", "lost_script", "messages", "full", "failover"),
+    *("lost_tail", "lost_script", "messages", "full", "failover", "host_dies"),
 )
 """Faults by which what a worker holds may be given to another one while it goes on."""
 
@@ -87,8 +87,8 @@ def dead_letters(world: World) -> list[tuple[str, str]]:
 def _items(world: World) -> list[str]:
     keys, dead = world.site.expected()
     keys |= {f"pushed{n}" for n in range(world.people.pushed)}
-    if all(worker.reason == "shutdown" for worker in world.workers):
-        keys -= {"idle0", "idle1"}  # no spider was idle
+    if all(worker.reason == "shutdown" for worker in world.workers) or world.met["host_dies"]:
+        keys -= {"idle0", "idle1"}  # no spider was idle; or who has asked died, and Redis forgot it
     if world.table_before is not None and world.lost_run:
         world.table.update(world.table_before)  # the run that it was for is lost
     letters = dead_letters(world)
@@ -100,7 +100,8 @@ def _items(world: World) -> list[str]:
         problems.append(
             f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {letters[:9]}"
         )
-    if more := set(world.table) - keys:
+    asked_for = keys | {"idle0", "idle1"} if "idle" in world.plan.features else keys
+    if more := set(world.table) - asked_for:
         problems.append(f"items of nowhere: {sorted(more)[:8]}")
     requests = {number: world.site.requests_of(number) for number in dead}
     if unsaid := [number for number in requests if not requests[number] & explained]:

@@ -56,6 +56,12 @@ BY_PEOPLE = {
 }
 """Faults that are over when somebody was heard."""
 
+OF_A_WORKER = ("kill", "freeze", "cut", "stop", "stop_twice", "host_dies")
+"""Faults that need one that lives."""
+
+LOSING = ("lost_tail", "failover", "host_dies")
+"""Faults by which a server loses its last second."""
+
 PRECIOUS = (b":queue:", b":levels:", b":ready", b":delayed", b":leases:")
 """In names of keys without which requests are lost."""
 
@@ -340,7 +346,7 @@ class World:
         return self.network.is_done()
 
     async def _remember(self) -> None:
-        losses = [fault for fault in self.plan.faults if fault.kind in ("lost_tail", "failover")]
+        losses = [fault for fault in self.plan.faults if fault.kind in LOSING]
         until = max((fault.at + fault.lasts for fault in losses), default=0.0)
         while self.clock.now < until:
             for server in self.network.primaries:
@@ -362,7 +368,7 @@ class World:
         if not self.workers or (not self.alive() and self.is_complete()):
             return
         worker = self.workers[fault.worker % len(self.workers)]
-        if worker.is_over and fault.kind in ("kill", "freeze", "cut", "stop", "stop_twice"):
+        if worker.is_over and fault.kind in OF_A_WORKER:
             return
         self.say(f"-- {fault.kind} (worker {worker.number}, {fault.lasts} s)")
         self.met[fault.kind] += 1
@@ -440,6 +446,12 @@ class World:
         await asyncio.sleep(fault.lasts)
         self._forget(server, since)
         server.away -= 1
+
+    async def _host_dies(self, fault: Fault, worker: Worker) -> None:
+        """With it a worker, and the last second of a server."""
+        self.kill(worker)
+        await self._lost_tail(fault, worker)
+        self.start_worker()
 
     async def _lost_script(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))

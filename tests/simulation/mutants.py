@@ -36,7 +36,7 @@ def _meets(*names: str) -> Callable[[Plan], bool]:
     return has
 
 
-_losing = _meets("lost_tail", "failover", "kill", "cut")
+_losing = _meets("lost_tail", "failover", "host_dies")
 NEEDS: dict[str, Callable[[Plan], bool]] = {
     "post|unsafe|look.lua|shard_lost|inherits|operations.py|POST|primary|certain": lambda plan: (
         plan.masters > 1 and _losing(plan)
@@ -46,8 +46,8 @@ NEEDS: dict[str, Callable[[Plan], bool]] = {
     "backoff.lua|state.lua|retry.py|fails": _meets("failures", "trouble", "retry_after"),
     "robots": _meets("robots"),
     "join.lua|clear.lua|complete.lua": _meets("again", "join", "stranger", "keep_alive"),
-    "rewound|_kept": _meets("lost_tail", "lost_script", "failover"),
-    "reap.lua|leases.lua|leave.lua": _meets("kill", "stop", "leave"),
+    "rewound|_kept": _meets("lost_tail", "lost_script", "failover", "host_dies"),
+    "reap.lua|leases.lua|leave.lua": _meets("kill", "stop", "leave", "host_dies"),
     "CloseSpider": _meets("close_spider"),
     "unwritten": _meets("sink_away", "sink_slow"),
     "": _meets("messages", "cut", "freeze"),
