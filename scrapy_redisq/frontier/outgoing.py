@@ -31,7 +31,6 @@ class Batch:
     cargo: Cargo
     tally: Counter[str]
     download_results: list[DownloadResult]
-    statuses: dict[str, int]
     begun: list[int]
 
     @property
@@ -63,7 +62,6 @@ class Outgoing:
         self.requests = 0
         self.tally: Counter[str] = Counter()
         self.download_results: list[DownloadResult] = []
-        self.statuses: dict[str, int] = {}
         self._unsent: deque[Operation] = deque()
 
     def __len__(self) -> int:
@@ -101,10 +99,9 @@ class Outgoing:
                 Cargo(operations, held),
                 self.tally,
                 self.download_results,
-                self.statuses,
                 begun,
             )
-            self.tally, self.download_results, self.statuses = Counter(), [], {}
+            self.tally, self.download_results = Counter(), []
         return self.in_flight
 
     def _take(self) -> list[Operation]:
@@ -126,8 +123,8 @@ class Outgoing:
         return batch
 
     def begin_anew(self) -> None:
-        """The numbers begin again; what was not answered is sent again, but for what is of use only
-        while it is new: results and statuses."""
+        """The numbers begin again; what was not answered is sent again, but for results of
+        downloads, which are of use only while they are new."""
         self.acked = 0
         if self.in_flight is not None:
             self._unsent.extendleft(reversed(self.in_flight.operations))

@@ -175,7 +175,6 @@ class ShardSession:
             "turns": turns,
             "begun": batch.begun,
             "tally": dict(batch.tally),
-            "statuses": batch.statuses,
             "results": list(map(result_item, batch.download_results)),
         }
         data.update({name: value for name, value in optional.items() if value})

@@ -15,9 +15,8 @@
 --          {id...} (posts that are no longer needed), begun {shard...} (that have begun the run for
 --          good), room {slot = limit}, tally {count = what is added to it}, turns {{slot, ... (see
 --          report_turn()), entries to claim of it}...}, results {{slot, ... (see
---          report_download())}...}, back_off (terms for these), statuses {slot = HTTP status of its
---          last answer}, report (JSON, of the worker), history {{id, record}...} (of what it
---          finishes), history_max (records that are kept)
+--          report_download())}...}, back_off (terms for these), report (JSON, of the worker),
+--          history {{id, record}...} (of what it finishes), history_max (records that are kept)
 -- Reply    {status} or {status, msgpack map, {lease, record, lease, record...}}. The map has
 --          outcome (see enqueue()), created, finished, complete (see all_finished()), waiting,
 --          dead, full (Redis is at its maxmemory), overdue_in (ms until a worker may be dead; 0:
@@ -91,10 +90,8 @@ if not replayed then
   for name, by in pairs(input.tally or NONE) do count(name, by) end
 
   -- 5. finish
-  for slot, status in pairs(input.statuses or NONE) do note_status(slot, status) end
   for _, item in ipairs(input.results or NONE) do
-    report_download(item, input.back_off)
-    limited = true
+    limited = report_download(item, input.back_off) or limited
   end
   finish_leases(meta.order)
   if input.posts then keep_posts(input.posts, input.hold) end

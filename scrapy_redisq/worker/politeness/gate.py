@@ -184,10 +184,12 @@ class DownloadGate:
             self.turns.suspend(result.slot, result.retry_after or 0.0)
             if self.turns.urgent:
                 self._wake()
-        elif self._judge.throttles or (result.failed is False and state and state.in_trouble):
+        elif (
+            is_news
+            or self._judge.throttles
+            or (result.failed is False and state and state.in_trouble)
+        ):
             session.outgoing.download_results.append(result)
-        elif is_news:
-            session.outgoing.statuses[result.slot] = result.status
 
     def send_back(self, request: Request, result: Response | BaseException) -> bool:
         """Whether a request that ended so goes back to the front of its slot."""

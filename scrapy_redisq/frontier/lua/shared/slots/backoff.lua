@@ -32,7 +32,7 @@ local function fail(slot, state, asked, jitter, longest, give_up)
 end
 
 -- A download has ended, of its slot. `item`: see below. `terms`: the longest pause (us), failures
--- after which a slot is set aside (0: never).
+-- after which a slot is set aside (0: never). -> whether it was a failure
 local function report_download(item, terms)
   -- `status` 0: no answer; `since` us since it was begun; `asked` us that the host wants to be
   -- left alone, -1: it says nothing; `verdict` 1: a failure, -1: a success, 0: neither; `jitter` a
@@ -68,18 +68,7 @@ local function report_download(item, terms)
     end
   end
   save_slot(slot, state)
-end
-
--- The status of a slot's last answer, which people are shown.
-local function note_status(slot, status)
-  local key = slot_key(slot)
-  redis.call('HSET', key, 'status', status)
-  if slots[slot] then slots[slot].status = status end
-  local left = redis.call('PTTL', key)
-  -- A slot that must not be forgotten has no time to live, and more than this one value.
-  if (left == -1 and redis.call('HLEN', key) == 1) or (left >= 0 and left < FORGOTTEN) then
-    redis.call('PEXPIRE', key, FORGOTTEN)
-  end
+  return verdict > 0
 end
 
 -- Slots that were set aside before `since` are tried again, a bounded number at a time; `retry` in
