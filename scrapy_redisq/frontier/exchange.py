@@ -105,8 +105,6 @@ class Cargo:
             case "done":
                 self._done.setdefault(held.slot if held else "", []).append(lease)
             case "retried":
-                if held is not None:  # its queue is checked
-                    self._number_of(held.slot, finish.priority)
                 entry = raw_string(finish.entry)
                 data["retried"].append((lease, str(finish.priority), entry, finish.delay))
             case "dead":

@@ -63,9 +63,6 @@ end
 -- -> a string of one character each: '1' it was new, '0' a duplicate
 local function enqueue(meta)
   local queues, entries, known = input.queues or {}, {}, 0
-  for _, queue in ipairs(queues) do -- before anything is recorded
-    if not is_priority(queue[2]) then error('no priority: ' .. queue[2], 0) end
-  end
   -- Counted before anything is recorded: if a key is damaged, requests that were recorded and not
   -- queued are missing at the end.
   count('created', #input.enqueue)
