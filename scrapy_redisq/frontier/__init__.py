@@ -10,7 +10,7 @@
 ``shard_session``  the worker's part in one shard, without any network: its leases, the next
                    exchange and when that is due (``pace``)
 ``outgoing``       in it, the operations to send: in order, in numbered exchanges
-``unsafe``         and requests to send again, should the shard lose the end of its log
+``resend``         and requests to send again, should the shard lose the end of its log
 ``shard_task``     the asyncio task that exchanges with one shard: ``trouble`` has the errors that
                    pass by themselves, ``round_trips`` counts how long exchanges take
 ``seen``           the dupefilters, ``bitmap_layout`` the shape of one

@@ -286,11 +286,11 @@ def complete(
 
 def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
     """Open a run, to add to it. ``visited``: the reply of shard 0 to this call, see
-    ``run/open.lua``.
+    ``run/reopen.lua``.
 
     -> shard 0: the number of this visit, others: 1; 0 if the run is gone.
     """
-    return call_of("run/open", name, shard, int, run=run, shard=shard, visited=visited)
+    return call_of("run/reopen", name, shard, int, run=run, shard=shard, visited=visited)
 
 
 class Look(NamedTuple):

@@ -35,6 +35,7 @@ from scrapy_redisq.frontier.names import number, pairs
 from scrapy_redisq.frontier.operations import Enqueue, Letter, Link, Reply
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.pace import RUNNING_LOW
+from scrapy_redisq.frontier.resend import MAX_KEPT_BYTES
 from scrapy_redisq.frontier.runs import Steps, drive_async
 from scrapy_redisq.frontier.scripts import AsyncClient, Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
@@ -42,7 +43,6 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import NOTHING, ServerHelp, Terms, Worker
 from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Warnings
-from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class RunSession:
     def keeps_too_much(self, times: int = 1) -> bool:
         """So much may have to be sent again, or so many ``times`` as much, that no more should be
         taken in now."""
-        return any(session.unsafe.bytes > times * MAX_KEPT_BYTES for session in self.sessions)
+        return any(session.resend.bytes > times * MAX_KEPT_BYTES for session in self.sessions)
 
     def unfinished(self) -> int:
         """Requests that are not finished, as the last exchanges told, and unsent operations."""

@@ -30,9 +30,9 @@ from scrapy_redisq.frontier.operations import (
 )
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS, Outgoing
 from scrapy_redisq.frontier.pace import Pace
+from scrapy_redisq.frontier.resend import Resend
 from scrapy_redisq.frontier.scripts import Call, load
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.unsafe import Unsafe
 
 if TYPE_CHECKING:
     from scrapy_redisq.frontier.run_session import RunSession
@@ -78,7 +78,7 @@ class ShardSession:
         self.held: dict[str, Lease] = {}
         self.suspects: set[str] = set()
         self.dead = 0
-        self.unsafe = Unsafe(
+        self.resend = Resend(
             terms.rewind,
             run_session.server.primary_vouched,
             spread=joined.config.has_several_logs,
@@ -123,8 +123,8 @@ class ShardSession:
 
     @property
     def is_unsafe(self) -> bool:
-        """As `Unsafe.may_lose`, also of what is on its way there."""
-        return self.unsafe.may_lose or any(map(self.unsafe.size_of, self.outgoing.flying))
+        """As `Resend.may_lose`, also of what is on its way there."""
+        return self.resend.may_lose or any(map(self.resend.size_of, self.outgoing.flying))
 
     # An exchange, without any network
 
@@ -153,7 +153,7 @@ class ShardSession:
         batch = outgoing.batch(self.held, self._begun_to_tell())
         if most is not None:
             want = max(0, min(want, most - len(self.held) + batch.ends))
-        self.unsafe.sends()
+        self.resend.sends()
         data = {
             "worker": self.worker_id,
             "run": self.run_id,
@@ -201,7 +201,7 @@ class ShardSession:
         """Shards of which shard 0 does not know yet that they have begun the run for good."""
         if self.shard != 0 or not self._config.has_several_logs:
             return []
-        begun = {one.shard for one in self.run_session.sessions if one.unsafe.has_begun}
+        begun = {one.shard for one in self.run_session.sessions if one.resend.has_begun}
         return sorted(begun - self._told_begun)
 
     def received(self, reply: Reply, *, confirmed: bool = False) -> Reply:
@@ -215,11 +215,11 @@ class ShardSession:
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
             elif isinstance(operation, (Enqueue, Letter)):
-                self.unsafe.acknowledged(operation, now)
+                self.resend.acknowledged(operation, now)
         for id, links in batch.cargo.posts.items():
             self.watch_post(id, links)
         self._told_begun.update(batch.begun)
-        self.unsafe.answered(confirmed=confirmed)
+        self.resend.answered(confirmed=confirmed)
         self.dead = reply.dead
         reply.leases = [lease for lease in reply.leases if lease.id not in self.held]
         for lease in reply.leases:
@@ -243,7 +243,7 @@ class ShardSession:
         lease. Requests without a page that were acknowledged lately are sent, too: the server may
         have lost them."""
         self.outgoing.begin_anew()
-        self.outgoing.put_first([*self.unsafe.rejoined()])
+        self.outgoing.put_first([*self.resend.rejoined()])
         self.run_id, self.worker_id = run, worker
         self.held.clear()
         self.suspects.clear()
@@ -297,7 +297,7 @@ class ShardSession:
         """Whether another shard has not acknowledged some requests, or may yet lose some that
         nobody but this worker would ask for again."""
         return any(
-            other.outgoing.requests > 0 or other.unsafe.may_ask_again for other in self._others
+            other.outgoing.requests > 0 or other.resend.may_ask_again for other in self._others
         )
 
     # When
@@ -353,7 +353,7 @@ class ShardSession:
             busy=run.worker.is_busy()
             or (demand.low and any(session.has_enough() for session in run.sessions)),
             starting=run.worker.starting()[0],
-            proof_at=self.unsafe.proof_at,
+            proof_at=self.resend.proof_at,
         )
 
     def may_add(self) -> tuple[bool, bool]:

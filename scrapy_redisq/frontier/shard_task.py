@@ -195,14 +195,14 @@ def _next_call(
 
 
 async def _execute(session: ShardSession, call: Call[Reply]) -> Reply:
-    run, unsafe = session.run_session, session.unsafe
+    run, resend = session.run_session, session.resend
     if not run.has_several_logs:
         return session.received(await run.call(call))
     if isinstance(run.client, MayBeAlone):
-        unsafe.alone_at = run.client.alone_at()
-        if unsafe.is_to_look:
+        resend.alone_at = run.client.alone_at()
+        if resend.is_to_look:
             await run.client.look()
-            unsafe.alone_at = run.client.alone_at()
+            resend.alone_at = run.client.alone_at()
     if replicas := _replicas_to_wait_for(session):
         sending = execute_and_wait(run.client, call, replicas)
         reply, confirmed = await run.heeding_busy(sending)
@@ -215,7 +215,7 @@ def _replicas_to_wait_for(session: ShardSession) -> int:
     run = session.run_session
     if not session.is_unsafe:
         return 0
-    if run.terms.wait_replicas or session.unsafe.is_alone:
+    if run.terms.wait_replicas or session.resend.is_alone:
         return run.terms.wait_replicas
     # With nothing else to do it is worth the time: the crawl may be waiting for its end.
     return 0 if any(other.held for other in run.sessions) else 1

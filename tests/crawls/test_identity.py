@@ -241,10 +241,10 @@ class TestSentAgain:
         while worker.waiting():
             worker.exchange()
         worker.exchange()
-        assert session.unsafe.bytes > 3_000
-        session.unsafe._rewind = 1e-9
+        assert session.resend.bytes > 3_000
+        session.resend._rewind = 1e-9
         worker.exchange()
-        assert session.unsafe.bytes == 0
+        assert session.resend.bytes == 0
 
 
 # Crawls

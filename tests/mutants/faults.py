@@ -91,14 +91,14 @@ MUTANTS = [
         "if added > 0 or news then wake(counts, news) end",
     ),
     *_of("frontier/operations.py", LOGS, ("if post.unsafe == 0:", "if True:")),
-    *_of("frontier/unsafe.py", LOGS, ("self._spread and self._of_nobody > 0", "False")),
+    *_of("frontier/resend.py", LOGS, ("self._spread and self._of_nobody > 0", "False")),
     *_of(
-        "frontier/unsafe.py",
+        "frontier/resend.py",
         f"{PROTOCOL} {IDENTITY}",
         ("again = [kept for _, kept in self._kept]", "again: list[Enqueue | Letter] = []"),
     ),
     *_of(
-        "frontier/unsafe.py",
+        "frontier/resend.py",
         RUN_SESSION,
         ("min(time.monotonic(), self._primary_vouched())", "time.monotonic()"),
     ),
@@ -106,7 +106,7 @@ MUTANTS = [
         "frontier/shard_session.py",
         RUN_SESSION,
         ("waiting > 0 or is_news", "waiting > 0"),
-        ("self.unsafe.proof_at", "0.0"),
+        ("self.resend.proof_at", "0.0"),
     ),
     *_of(
         "frontier/shard_session.py",

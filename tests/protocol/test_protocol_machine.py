@@ -34,7 +34,7 @@ from hypothesis.stateful import (
 
 from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost
-from scrapy_redisq.frontier import admin, calls, runs, shard_session, unsafe
+from scrapy_redisq.frontier import admin, calls, resend, runs, shard_session
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import Lease, Reply
@@ -655,7 +655,7 @@ def test_a_crawl_in_which_everything_goes_wrong(
         spread = several_logs
 
     CrawlHere.client = client
-    for module in (shard_session, unsafe) if several_logs else ():
+    for module in (shard_session, resend) if several_logs else ():
         monkeypatch.setattr(module, "time", Crawl.clock)
     run_state_machine_as_test(
         CrawlHere,

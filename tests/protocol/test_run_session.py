@@ -347,9 +347,9 @@ async def test_an_end_by_a_server_that_may_not_count(
         await until(lambda: len(asked) > 2, "it asks again and again")
         assert not puppet.is_complete
         assert caplog.text.count("Nothing is left to do, but this worker waits: cut off") == 1
-        assert session.unsafe.bytes > 0
+        assert session.resend.bytes > 0
         vouched[0] = time.monotonic()
-        await until(lambda: session.unsafe.bytes == 0, "it need not be sent again")
+        await until(lambda: session.resend.bytes == 0, "it need not be sent again")
 
         refusal.clear()
         await until(lambda: puppet.is_complete, "complete")

@@ -20,7 +20,7 @@ from scrapy.http import Request
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, ShardLost
-from scrapy_redisq.frontier import admin, calls, runs, shard_session, unsafe
+from scrapy_redisq.frontier import admin, calls, resend, runs, shard_session
 from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
@@ -99,7 +99,7 @@ def servers(three_clients: list[redis.Redis], monkeypatch: pytest.MonkeyPatch) -
     for client in three_clients:
         client.flushall()
     clock = Clock()
-    for module in (shard_session, unsafe):
+    for module in (shard_session, resend):
         monkeypatch.setattr(module, "time", clock)
     return Servers(three_clients, clock)
 
@@ -606,7 +606,7 @@ def test_no_replicas(servers: Servers) -> None:
     begun = servers.clock.monotonic()
     servers.clock.ahead += 3
     now = servers.clock.monotonic()
-    there = worker.sessions[1].unsafe
+    there = worker.sessions[1].resend
     for there.alone_at, posts in ((-math.inf, 1), (begun, 1), (now, 0)):
         assert there.is_to_look is (there.alone_at == begun)
         worker.exchange(shard=1)

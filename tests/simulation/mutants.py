@@ -38,7 +38,7 @@ def _meets(*names: str) -> Callable[[Plan], bool]:
 
 _losing = _meets("lost_tail", "failover", "host_dies")
 NEEDS: dict[str, Callable[[Plan], bool]] = {
-    "post|unsafe|look.lua|shard_lost|inherits|operations.py|POST|primary|certain": lambda plan: (
+    "post|resend|look.lua|shard_lost|inherits|operations.py|POST|primary|certain": lambda plan: (
         plan.masters > 1 and _losing(plan)
     ),
     "kept.py": _meets("hidden", "shared_hidden", "own_starts"),

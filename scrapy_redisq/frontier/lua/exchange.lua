@@ -29,7 +29,7 @@
 --            gone     the worker was reaped or is unknown: it must join again
 --            rewound  the server lost acknowledged exchanges: it must leave and join again
 --            lost     the run is gone
---            sealed   the shard must be opened before something is enqueued, see run/open.lua;
+--            sealed   the shard must be opened before something is enqueued, see run/reopen.lua;
 --                     nothing was applied
 -- Cost     O(entries moved + slots touched), whatever is queued
 -- Retry    safe: exchanges are numbered, an applied one is not applied again

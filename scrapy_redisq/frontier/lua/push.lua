@@ -2,7 +2,7 @@
 --
 -- Input    run, queues, enqueue, seen (parameters of the dupefilter, see shared/seen/)
 -- Reply    msgpack map: status "ok" with `outcome` of each ('1' new, '0' duplicate), "lost" if
---          the run has ended, "sealed" if the shard must be opened first (see run/open.lua)
+--          the run has ended, "sealed" if the shard must be opened first (see run/reopen.lua)
 -- Cost     O(requests)
 -- Retry    safe: what was added is found to be a duplicate
 -- Include  shared/counts shared/queues shared/workers shared/enqueue

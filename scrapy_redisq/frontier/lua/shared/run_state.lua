@@ -7,7 +7,7 @@
 --
 -- With several shards, shard 0 gives a number, each shard that has nothing left is `sealed` with
 -- it, and shard 0 completes the run only if nobody has come by meanwhile. A worker that adds to a
--- sealed shard has to go by shard 0 first (run/open.lua), which breaks its seal.
+-- sealed shard has to go by shard 0 first (run/reopen.lua), which breaks its seal.
 
 -- On shard 0, when it is visited to seal the shards or to open one. It is its time, so that it also
 -- grows if the last numbers are lost; but the clock may have gone back.

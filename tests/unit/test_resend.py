@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from scrapy_redisq.frontier import unsafe as module
+from scrapy_redisq.frontier import resend as module
 from scrapy_redisq.frontier.operations import Enqueue
-from scrapy_redisq.frontier.unsafe import Unsafe
+from scrapy_redisq.frontier.resend import Resend
 
 
 class Clock:
@@ -26,15 +26,15 @@ def test_a_split_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     vouched for at once, and says nothing of what the other one has acknowledged."""
     clock, vouched = Clock(), [float("-inf")]
     monkeypatch.setattr(module, "time", clock)
-    unsafe = Unsafe(30.0, lambda: vouched[0], spread=False)
+    resend = Resend(30.0, lambda: vouched[0], spread=False)
     vouched[0] = clock.now
     for number in range(360):
         clock.now += 10
-        unsafe.sends()
-        unsafe.acknowledged(Enqueue("host", 0, b"%d" % number, b""), clock.now)
-        unsafe.answered(confirmed=False)
+        resend.sends()
+        resend.acknowledged(Enqueue("host", 0, b"%d" % number, b""), clock.now)
+        resend.answered(confirmed=False)
     vouched[0] = clock.now
-    again = unsafe.rejoined()
+    again = resend.rejoined()
     assert [one.entry for one in again] == [b"%d" % number for number in range(360)]
 
 
@@ -42,10 +42,10 @@ def test_a_primary_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had thirty seconds ago it has for good."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    unsafe = Unsafe(30.0, clock.monotonic, spread=False)
+    resend = Resend(30.0, clock.monotonic, spread=False)
     for number in range(100):
         clock.now += 10
-        unsafe.sends()
-        unsafe.acknowledged(Enqueue("host", 0, b"%d" % number, b""), clock.now)
-        unsafe.answered(confirmed=False)
-    assert [one.entry for one in unsafe.rejoined()] == [b"97", b"98", b"99"]
+        resend.sends()
+        resend.acknowledged(Enqueue("host", 0, b"%d" % number, b""), clock.now)
+        resend.answered(confirmed=False)
+    assert [one.entry for one in resend.rejoined()] == [b"97", b"98", b"99"]

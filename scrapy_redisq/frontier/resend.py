@@ -29,7 +29,7 @@ def _is_of_nobody(operation: Enqueue | Letter) -> bool:
     return isinstance(operation, Letter) or operation.page is None
 
 
-class Unsafe:
+class Resend:
     """Requests that no page of the shard's own server stands for, from their acknowledgement until
     they are safe; and whether the shard may lose its begin of the run.
 
