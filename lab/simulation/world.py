@@ -271,7 +271,7 @@ class World:
         self._tasks.add(asyncio.ensure_future(self._remember()))
         alone_since = 0.0
         begun_again = "again" not in self.plan.features
-        idle_since = 0.0
+        idle_since, started = 0.0, 0
         while not self._is_over() or not begun_again:
             await asyncio.sleep(0.25)
             if not begun_again and self._is_over():
@@ -282,8 +282,8 @@ class World:
                 alone_since = self.clock.now
             if self.alive():
                 alone_since = self.clock.now
-            if self._stays and not self._is_idle():
-                idle_since = self.clock.now
+            if self._stays and (started != len(self.workers) or not self._is_idle()):
+                idle_since, started = self.clock.now, len(self.workers)  # a new one reads start()
             elif self._stays and self.clock.now - idle_since > IDLE:
                 for worker in self.alive():
                     if not worker.stopped:
@@ -373,10 +373,11 @@ class World:
         self.say(f"-- {fault.kind} (worker {worker.number}, {fault.lasts} s)")
         self.met[fault.kind] += 1
         self.last_fault = self.clock.now
-        waits_for_people = fault.kind in BY_PEOPLE
-        self._happening += waits_for_people
+        # Who stays has no end by which it shows that all start requests were read.
+        is_waited_for = fault.kind in BY_PEOPLE or self._stays
+        self._happening += is_waited_for
         await getattr(self, f"_{fault.kind}")(fault, worker)
-        self._happening -= waits_for_people
+        self._happening -= is_waited_for
         self.last_fault = self.clock.now
         self.say(f"-- {fault.kind} is over")
 
