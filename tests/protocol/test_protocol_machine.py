@@ -660,7 +660,7 @@ def test_a_crawl_in_which_everything_goes_wrong(
     run_state_machine_as_test(
         CrawlHere,
         settings=settings(
-            max_examples=EXAMPLES or (8 if several_logs else 16),
+            max_examples=EXAMPLES or (4 if several_logs else 8),
             phases=[phase for phase in Phase if EXAMPLES or phase is not Phase.shrink],
             stateful_step_count=40,
             deadline=None,

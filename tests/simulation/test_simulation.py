@@ -38,7 +38,7 @@ def test_crawls() -> None:
 
     def crawls(of: Zygote, seeds: Sequence[int], traced: Sequence[int]) -> tuple[Any, Any]:
         results = [of.crawl({"seed": seed}) for seed in seeds]
-        traces = [of.crawl({"seed": seed, "pages": 10, "trace": True}) for seed in traced]
+        traces = [of.crawl({"seed": seed, "pages": 5, "trace": True}) for seed in traced]
         return results, {trace["seed"]: trace["events"] for trace in traces}
 
     every, last = seeds(), seeds()[-1] + 1
