@@ -211,8 +211,8 @@ def _limits(world: World) -> list[str]:
 
 
 def _paused(world: World) -> list[str]:
-    """Within a second all know of it."""
-    if any(map(world.met.get, WORDLESS)):
+    """Within a second all know of it. A reset forgets what was paused."""
+    if any(map(world.met.get, (*WORDLESS, "reset"))):
         return []
     problems = []
     for slot, start, end in world.people.pauses:
