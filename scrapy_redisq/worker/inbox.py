@@ -101,9 +101,10 @@ class Inbox(Generic[S]):
         """How many leases of each slot wait."""
         return {slot: len(waiting) for slot, waiting in self._slots.items()}
 
-    def holds(self, slot: str) -> bool:
-        """Whether something of a slot waits."""
-        return slot in self._slots
+    def highest(self, slot: str) -> int | None:
+        """The highest priority of the leases of a slot that wait; None: none does."""
+        waiting = self._slots.get(slot)
+        return waiting[0][2].priority if waiting else None
 
     def remove(self, slot: str) -> list[tuple[Lease, S]]:
         """Remove and return what waits of a slot, in order."""

@@ -97,10 +97,17 @@ class KeptRequests:
             self._ready.add(page.lease, page.request)
             self._engine.wake()
 
-    def next(self, downloading: Callable[[str], int | None]) -> KeptPage | None:
+    def next(
+        self, downloading: Callable[[str], int | None], others: Callable[[str], int | None]
+    ) -> KeptPage | None:
         """The page of the next request to start. ``downloading(slot)``: None if the slot takes no
-        more now."""
-        while (popped := self._ready.pop(downloading)) is not None:
+        more now; ``others(slot)``: the highest priority of its stored requests that wait here."""
+
+        def goes_first(slot: str) -> int | None:
+            other, own = others(slot), self._ready.highest(slot)
+            return None if other is not None and other > (own or 0) else downloading(slot)
+
+        while (popped := self._ready.pop(goes_first)) is not None:
             if (page := self._waiting.pop(popped[1], None)) is not None:
                 return page
         return None

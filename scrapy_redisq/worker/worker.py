@@ -198,7 +198,7 @@ class Worker:
             return None
         # Without a turn: a kept request of a limited slot gets one when it waits for its download.
         downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
-        page = self.kept.next(downloading)
+        page = self.kept.next(downloading, self.inbox.highest)
         if page is None:
             return None
         self.in_progress.begin(page)

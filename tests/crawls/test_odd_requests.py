@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -81,6 +82,16 @@ class TestCrawls:
             assert site.counts().keys() >= PAGES
         with Frontier.from_url(redis_server.url, "odd") as frontier:
             assert frontier.status()["dead"] == 0
+
+    def test_priority(self, crawl: Run) -> None:
+        """Among what can be stored and what cannot."""
+        with Site(lambda path: Answer("x", delay=0.02)) as site:
+            settings = {"CONCURRENT_REQUESTS": 1, "REDISQ_MAX_LEASES": 20}
+            assert crawl("odd_priority", site, settings).wait().reason == "finished"
+            order = [int(hit.path[6:]) for hit in site.hits if hit.path.startswith("/page/")]
+        late = sum(a < b for a, b in itertools.pairwise(order))
+        assert late <= 3, order
+        assert sorted(order) == list(range(20))
 
     def test_tools(self, crawl: Run, tmp_path: Path) -> None:
         """Scrapy's engine status counts what waits; JOBDIR, and an object that requests of a page

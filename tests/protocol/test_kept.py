@@ -111,7 +111,7 @@ class Process:
 
     def start(self) -> Request | None:
         """Begin with the next request that stays here."""
-        page = self.kept.next(lambda slot: 0)
+        page = self.kept.next(lambda slot: 0, lambda slot: None)
         if page is None:
             return None
         self.in_progress.begin(page)

@@ -146,7 +146,7 @@ class DownloadGate:
         return (
             self.turns.knows(slot)
             or self.turns.is_free(slot)
-            or self._inbox.holds(slot)
+            or self._inbox.highest(slot) is not None
             or self._in_progress.to_begin(slot)
         )
 
@@ -346,7 +346,7 @@ class DownloadGate:
         about it has changed."""
         self.turns.changed(slot)
         ruled = parked <= 0 and self.turns.knows(slot)  # perhaps it was parked for an hour
-        is_held = slot in self._in_progress.slots() or self._inbox.holds(slot)
+        is_held = slot in self._in_progress.slots() or self._inbox.highest(slot) is not None
         if ruled or is_held:
             self.turns.suspend(slot, parked, told=True)
             self._wake()

@@ -118,3 +118,15 @@ class Tools(Odd):
         assert len(scheduler) == sum(waiting)
         assert status["engine.spider_is_idle()"] is False
         yield {"status": waiting}
+
+
+class OddPriority(Odd):
+    """Pages of different priority, every second one of which cannot be stored."""
+
+    name = "odd_priority"
+    lists = 1
+
+    def parse(self, response):
+        for number in range(20):
+            request = self.odd(f"/page/{number}", self.parse_leaf, priority=number)
+            yield request if number % 2 else request.replace(meta={})
