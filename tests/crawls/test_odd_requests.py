@@ -105,3 +105,11 @@ class TestCrawls:
         assert all(isinstance(number, int) for status in statuses for number in status)
         assert max(status[0] for status in statuses) > 5
         assert max(status[1] for status in statuses) > 0
+
+    def test_idle_handlers_come_again(self, crawl: Run) -> None:
+        """At once, also when they have asked for what is known; that alone keeps no crawl open."""
+        with Site(lambda path: "x") as site:
+            worker = crawl("idle", site).wait(30)
+            assert worker.reason == "finished"
+            assert len(site.counts()) == 6
+        assert worker.stats["elapsed_time_seconds"] < 20

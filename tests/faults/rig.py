@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sqlite3
 import threading
 import time
@@ -241,6 +242,31 @@ class Rig:
             fleet[place] = self.worker(**options)
 
         return self.repeat(kill_one, every, seconds)
+
+    def crash_again_and_again(
+        self, point: Callable[[], str], number: int, runs: int, until: Callable[[], bool]
+    ) -> None:
+        """Start workers that crash at a ``point`` of a page's life, and others in their place,
+        until so many have crashed or ``until`` holds; then workers that live."""
+
+        def crashing() -> dict[str, str]:
+            return {"FAULT_CRASH": point()}
+
+        fleet = [self.worker(environment=crashing()) for _ in range(number)]
+
+        def crashed_often() -> bool:
+            for place, worker in enumerate(fleet):
+                if not worker.running:
+                    assert worker.process.returncode == -signal.SIGKILL, worker.log
+                    self.gone.append(worker)
+                    more = len(self.gone) < runs
+                    fleet[place] = self.worker(environment=crashing() if more else {})
+            return len(self.gone) >= runs or until()
+
+        wait_until(crashed_often, 240, f"{runs} crashes, or that nothing is left to crash at")
+        for worker in fleet:  # one of them may have crashed since
+            self.kill(worker)
+            self.worker()
 
     def survivors(self) -> list[Crawl]:
         return [worker for worker in self.workers if worker not in self.gone + self.refused]

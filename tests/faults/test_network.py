@@ -54,6 +54,26 @@ def test_f16_slow_and_broken(rig: Rig) -> None:
     assert_survived(rig, refetch=0)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("silent", [False, True])
+def test_f17_reply_dropped(rig: Rig, silent: bool) -> None:
+    """An exchange is executed and its reply dropped: same leases again, nothing enqueued twice."""
+    # Well over the pauses of a worker that tries again.
+    rig.set_up(delay=rig.size.pick(0.2, 0.01), ttl=30, socket_timeout=0.5)
+    proxy = rig.proxy()
+    fleet = rig.fleet(url=rig.server.url_through(proxy.port))
+    proxy.silent, proxy.drop_share = silent, rig.size.pick(0.4, 0.2)
+    wait_until(
+        lambda: proxy.dropped >= rig.size.pick(10, 20), rig.size.pick(40, 60), "replies are dropped"
+    )
+    proxy.drop_share = 0.0
+    rig.finish()
+    status = assert_survived(rig, refetch=0)
+    assert status["claimed"] == status["finished"] + status["released"]
+    assert status["reclaimed"] == status["stale"] == 0
+    assert not any("leases are void" in worker.log for worker in fleet)
+
+
 def replica_of(rig: Rig, proxy: Proxy | None = None) -> RedisServer:
     """A replica of the rig's server that has everything, through ``proxy`` if there is one."""
     replica = rig.start_server("redis-7")

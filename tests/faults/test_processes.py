@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped, or stand still, and whose clocks are wrong."""
+"""Workers that are killed, stopped, or stand still."""
 
 from __future__ import annotations
 
@@ -143,6 +143,24 @@ def test_f04_stand_still(rig: Rig) -> None:
     rig.finish()
     status = assert_survived(rig, refetch=MOST_LEASES)
     assert 0 < status["stale"] <= MOST_LEASES
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", ["claim", "response", "yield", "item", "commit", "sent", "read"])
+def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
+    """Workers crash at a step of a page's life, many times over."""
+    runs = int(rig.size.pick(3, 25))
+    rig.set_up(pages=600, ttl=2, hold=True)
+    step = {"yield": 600, "sent": 20, "read": 20, "claim": 15}.get(point, 100)
+    rig.crash_again_and_again(
+        lambda: f"{point}:{rig.random.randint(1, step)}",
+        number=3,
+        runs=runs,
+        until=lambda: rig.fetched() == rig.pages,
+    )
+    assert len(rig.gone) >= 3
+    rig.finish()
+    assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
 
 
 @pytest.mark.full

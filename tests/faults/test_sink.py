@@ -1,11 +1,13 @@
-"""Databases that are away or refuse, and workers that die beside them."""
+"""Databases that are away, slow, or refuse, and workers that die beside them."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import psutil
 import pytest
@@ -37,6 +39,18 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 def facts(database: Database) -> Counter[tuple[int, int]]:
     return Counter((row[0], row[1]) for row in database.query("SELECT page, number FROM fact"))
+
+
+ONE_DATABASE = pytest.mark.parametrize(
+    "database",
+    [
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.full),
+        pytest.param("mariadb", marks=pytest.mark.full),
+    ],
+    indirect=True,
+)
+"""Of faults beside the database, which is there all the time: others are for `make faults`."""
 
 
 def assert_all_facts(rig: Rig, database: Database) -> None:
@@ -104,6 +118,38 @@ def test_f39_database_down(rig: Rig, database: Database) -> None:
         assert worker.log.count("cannot write") == worker.log.count("writes again") == 1
 
 
+@pytest.mark.full
+@ONE_DATABASE
+def test_f40_slow_database(rig: Rig, database: Database) -> None:
+    """A second per batch: nothing is reclaimed, and memory stays flat."""
+    rig.set_up(pages=int(rig.size.pick(100, 10_000)), ttl=2, database=database)
+    rig.fleet(environment={"FAULT_SLOW": "1"})
+    # Of a small site the first pages are the start of the process, which is still growing.
+    rig.wait_for_pages(rig.size.pick(0.5, 0.3))
+    before = memory(rig)
+    rig.wait_for_pages(0.9, 600)
+    assert_flat(rig, before)
+    rig.finish()
+    assert assert_survived(rig, refetch=0)["reclaimed"] == 0
+    assert_all_facts(rig, database)
+    for worker in rig.workers:
+        stats = worker.stats
+        assert stats["redisq/sink/seconds"] >= stats["redisq/sink/batches"]
+
+
+@ONE_DATABASE
+def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
+    """Workers die between the commit and the finish: the same rows are written again."""
+    runs = int(rig.size.pick(4, 30))
+    rig.set_up(pages=int(rig.size.pick(125, 3_000)), ttl=2, hold=True, database=database)
+    rig.crash_again_and_again(
+        lambda: f"commit:{rig.random.randint(1, 6)}", number=2, runs=runs, until=lambda: False
+    )
+    rig.finish()
+    assert assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)["reclaimed"] > 0
+    assert_all_facts(rig, database)
+
+
 def test_f42_refused_row(rig: Rig, database: Database) -> None:
     """One row of 500 breaks a constraint: the others are stored, its page is a dead letter."""
     rig.set_up(pages=1, page=lambda path: Answer() if path == "/0" else None, database=database)
@@ -122,3 +168,52 @@ def test_f42_refused_row(rig: Rig, database: Database) -> None:
     assert re.search(r"(?i)check constraint|constraint .*not_250.* failed", letter.detail)
     assert "not_250" in letter.detail
     rig.measured["stored"] = len(facts(database))
+
+
+@pytest.mark.full
+def test_f43_late_writer(rig: Rig, database: Database) -> None:
+    """A worker that stood still writes what others have fetched anew: the newer row stays."""
+    delay = rig.size.pick(0.1, 0.05)
+    rig.set_up(pages=int(rig.size.pick(150, 3_000)), delay=delay, ttl=1.5, database=database)
+    late, *_ = rig.fleet(2)
+    rig.wait_for_pages(0.3)
+
+    def others_go_on() -> bool:
+        wait_until(lambda: rig.status()["reclaimed"] > 0, 30, "its pages go to others")
+        with contextlib.suppress(AssertionError):
+            rig.wait_for_pages(0.6, rig.size.pick(12, 120))
+            return True
+        return False
+
+    late.stop()
+    stops = 1
+    while not others_go_on() and stops < 9:
+        # It was stopped within a transaction, whose locks the others wait for.
+        late.go_on()
+        rig.stay(0.3)
+        late.stop()
+        stops += 1
+    late.go_on()
+    rig.finish()
+    assert_survived(rig, refetch=stops * MOST_LEASES)
+    assert_all_facts(rig, database)
+    # No row is older than the last fetch of its page, by more than the answer took.
+    offset = time.time() - time.monotonic()
+    last = {hit.path: hit.at + offset for hit in rig.site.hits}
+    again = {path for path, number in rig.site.counts().items() if number > 1}
+    assert again
+    rows = database.query("SELECT page, fetched_at FROM pages")
+    rig.measured["fetched twice"] = len(again)
+    for page, fetched_at in rows:
+        if f"/{page}" in again:
+            assert _seconds(fetched_at) >= last[f"/{page}"], page
+
+
+def _seconds(fetched_at: object) -> float:
+    """Seconds since 1970 of what a driver gives for a UTC time."""
+    if isinstance(fetched_at, str):
+        fetched_at = datetime.fromisoformat(fetched_at)
+    assert isinstance(fetched_at, datetime)
+    if fetched_at.tzinfo is None:
+        fetched_at = fetched_at.replace(tzinfo=timezone.utc)
+    return fetched_at.timestamp()

@@ -4,6 +4,8 @@ import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
+from crawls.crash import reached
+
 UPSERT = "INSERT INTO pages VALUES (?, ?, 1) ON CONFLICT (url) DO UPDATE SET stored = stored + 1"
 
 
@@ -28,6 +30,8 @@ class SQLiteSink:
         self.db.close()
 
     async def process_item(self, item):
+        reached("item")
         row = (item["url"], item["page"])
         await asyncio.get_running_loop().run_in_executor(self.thread, self.db.execute, UPSERT, row)
+        reached("commit")
         return item

@@ -2,18 +2,23 @@
 
 import asyncio
 import os
+import random
+import threading
 import time
 from datetime import datetime, timezone
+from resource import RUSAGE_SELF, getrusage
 
+import scrapy
 from scrapy import signals
 
+from crawls.crash import reached
 from crawls.items import Fact, Page
 from crawls.spiders.follow import Follow
 
 
 class LoopWatch:
-    """The longest time that the event loop stood still, in seconds, as the stat
-    ``fault/longest_block``."""
+    """The longest time that the event loop stood still, in seconds, and the most memory that the
+    process had, in bytes, as stats ``fault/…``."""
 
     @classmethod
     def from_crawler(cls, crawler):
@@ -35,6 +40,7 @@ class LoopWatch:
     def stop(self):
         self.task.cancel()
         self.stats.set_value("fault/longest_block", self.longest)
+        self.stats.set_value("fault/most_memory", getrusage(RUSAGE_SELF).ru_maxrss * 1024)
 
 
 class Fault(Follow):
@@ -45,6 +51,7 @@ class Fault(Follow):
     custom_settings = {
         "ITEM_PIPELINES": {"crawls.sink.SQLiteSink": 1},
         "EXTENSIONS": {
+            "crawls.crash.CrashPoints": 1,
             "crawls.spiders.fault.LoopWatch": 2,
             "crawls.lateness.Starved": 3,
         },
@@ -61,8 +68,32 @@ class Fault(Follow):
         if page == "7" and self.block:
             time.sleep(self.block)
         yield {"url": response.url, "page": page}
+        reached("yield")
         for href in response.css("a::attr(href)").getall():
             yield response.follow(href)
+            reached("yield")
+
+
+class Local(Fault):
+    """Pages that ask for what cannot be stored: lambdas and locks, 100 in all."""
+
+    name = "local"
+
+    def parse(self, response):
+        yield from super().parse(response)
+        page = response.url.rpartition("/")[2]
+        if page.isdigit() and int(page) % 20 == 0 and int(page) < 1000:
+            yield scrapy.Request(
+                f"{self.site}/1?lambda={page}", callback=lambda response: self.parse_local(response)
+            )
+            yield scrapy.Request(
+                f"{self.site}/1?lock={page}",
+                callback=self.parse_local,
+                meta={"lock": threading.Lock()},
+            )
+
+    def parse_local(self, response):
+        yield {"url": response.url, "page": response.url.partition("?")[2]}
 
 
 class Fed(Fault):
@@ -70,6 +101,30 @@ class Fed(Fault):
 
     name = "fed"
     first = ""
+
+
+class Large(Fault):
+    """Page 0 asks for requests with bodies of ``sizes`` bytes."""
+
+    name = "large"
+
+    def __init__(self, site="", sizes="", **kwargs):
+        super().__init__(site, **kwargs)
+        self.sizes = [int(size) for size in sizes.split()]
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith("/0"):
+            for size in self.sizes:
+                yield scrapy.Request(
+                    f"{self.site}/1?size={size}",
+                    method="POST",
+                    body=b"x" * size,
+                    callback=self.parse_size,
+                )
+
+    def parse_size(self, response):
+        yield {"url": response.url, "page": response.url.partition("?")[2]}
 
 
 class Stored(Fault):
@@ -94,5 +149,58 @@ class Stored(Fault):
         yield Page(response.url, page, datetime.now(timezone.utc))
         for number in range(self.facts):
             yield Fact(page, number)
+            reached("yield")
         for href in response.css("a::attr(href)").getall():
             yield response.follow(href)
+
+
+class Chains(Fault):
+    """``chains`` pages, of which each asks for the next one past the dupefilter, with values that
+    change from fetch to fetch, and an id that does not."""
+
+    name = "chains"
+    custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
+
+    def __init__(self, site="", chains=1, **kwargs):
+        super().__init__(site, **kwargs)
+        self.start_urls = [f"{site}/{first}" for first in range(int(chains))]
+
+    def parse(self, response, **drawn):
+        yield {"url": response.url, "page": response.url.rpartition("/")[2]}
+        reached("yield")
+        for href in response.css("a::attr(href)").getall():
+            drawn = {"drawn": random.random()}
+            meta = {"redisq_id": href}
+            yield response.follow(href, dont_filter=True, cb_kwargs=drawn, meta=meta)
+            reached("yield")
+
+
+class Seeds(Fault):
+    """Pages without links: as many start requests, or as many from ``spider_idle``, ten at once."""
+
+    name = "seeds"
+    custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
+
+    def __init__(self, site="", seeds=0, idle=0, **kwargs):
+        super().__init__(site, **kwargs)
+        self.seeds, self.idle = int(seeds), int(idle)
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.go_on, signals.spider_idle)
+        return spider
+
+    async def start(self):
+        for number in range(self.seeds):
+            yield scrapy.Request(f"{self.site}/{number}", dont_filter=True)
+            await asyncio.sleep(0.005)
+
+    def go_on(self):
+        for _ in range(min(10, self.idle)):
+            self.idle -= 1
+            request = scrapy.Request(f"{self.site}/{self.idle}", dont_filter=True)
+            self.crawler.engine.crawl(request)
+
+    def parse(self, response):
+        yield {"url": response.url, "page": response.url.rpartition("/")[2]}
