@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from dataclasses import dataclass
@@ -139,6 +140,7 @@ class Outbox:
             return self.duplicate(given)
         page = self._asking_page()
         request, delay = self._delay(given, page)
+        self._check_body(request)
         filtered = not request.dont_filter
         if self._foreign_filter is not None:
             # It is told of start requests, but cannot refuse them: the frontier does that.
@@ -155,6 +157,13 @@ class Outbox:
         if taken and holds_any and not self._warned_shared and request not in self._kept:
             self._note_shared(one)
         return taken
+
+    def _check_body(self, request: Request) -> None:
+        """Raise `EntryTooLarge` before a fingerprint is made, for which Scrapy copies the body six
+        times."""
+        if len(request.body) > self._settings.max_entry_bytes:
+            with contextlib.suppress(Unserializable):  # it stays in this process
+                self._serializer.dumps(request)
 
     def _delay(self, request: Request, page: Page | None) -> tuple[Request, float]:
         """The request as it is kept, and the seconds that it waits."""
