@@ -232,7 +232,7 @@ def test_a_deleted_key(member: Callable[..., Worker], client: redis.Redis, name:
     worker.leave()
     _die(client, worker)
     crawl(client, other)
-    add(other, "new", slot="elsewhere")
+    add(other, "new")
     assert crawl(client, other) == ["new"]
     assert other.leave()
 
@@ -370,6 +370,29 @@ def test_counts_are_written_once_though_a_key_is_damaged(
     with pytest.raises(FrontierCorrupt, match="busy"):
         worker.exchange(1)
     assert count(client, "claimed") == 1
+
+
+@pytest.mark.parametrize("name", ["ready", "levels:host"])
+def test_a_queue_that_nothing_leads_to_hides_nothing(
+    member: Callable[..., Worker], client: redis.Redis, name: str
+) -> None:
+    """A crawl that was begun after somebody has deleted a key has all of its own requests, and so
+    has the first one after a reset."""
+    worker = member()
+    add(worker, "a", "b")
+    client.delete(key(name))
+    assert ask(worker).complete
+    assert worker.leave()
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        for url in ("c", "d"):
+            heir = member()
+            assert heir.joined.new
+            add(heir, url)
+            client.delete(key(name))
+            add(heir, url * 2)
+            assert {url, url * 2} <= set(crawl(client, heir))
+            heir.leave()
+            frontier.reset()
 
 
 def test_it_is_said_that_requests_are_missing_though_the_last_worker_was_killed(

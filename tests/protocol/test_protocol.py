@@ -115,6 +115,21 @@ def test_order_of_a_long_batch(member: Callable[..., Worker], order: str) -> Non
     assert got == (urls if order == "fifo" else urls[::-1])
 
 
+@pytest.mark.parametrize("order", ["fifo", "lifo"])
+def test_a_lost_reply_is_told_again_as_it_was(member: Callable[..., Worker], order: str) -> None:
+    """In its order, and without the leases of former exchanges, which may be many and large."""
+    worker = member(order=order)
+    for n in range(100):
+        worker.enqueue(f"{n:03}")
+    assert len(worker.claim(40)) == 40
+    worker.exchange(60, lose="reply")
+    session = worker.sessions[0]
+    reply = execute(worker.client, session.call(want=60))
+    assert reply.status == "replayed"
+    urls = [f"{n:03}" for n in range(100)]
+    assert entries(reply.leases) == (urls if order == "fifo" else urls[::-1])[40:]
+
+
 def test_priority_scheduling_is_strict_over_all(member: Callable[..., Worker]) -> None:
     """With scheduling "priority" the slot does not matter."""
     worker = member(scheduling="priority")

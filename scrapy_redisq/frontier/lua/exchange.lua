@@ -25,7 +25,7 @@
 --          take the oldest post; -1: there is none), told (by people, see orders.lua; 'paused'
 --          while the crawl is; or ''). The status is
 --            ok       it was applied
---            replayed it had been applied before; the leases are all that the worker has
+--            replayed it had been applied before; the leases are those of its last claim
 --            gone     the worker was reaped or is unknown: it must join again
 --            rewound  the server lost acknowledged exchanges: it must leave and join again
 --            lost     the run is gone

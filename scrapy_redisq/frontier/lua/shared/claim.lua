@@ -1,6 +1,6 @@
 -- Moves entries of slots that are due to the worker of an exchange.
 --
--- Include  shared/counts shared/queues shared/dead shared/slots/turns
+-- Include  shared/counts shared/queues shared/dead shared/leases shared/slots/turns
 
 -- The claimed leases: lease, record, lease, record...
 local claimed_leases, n_claimed, bytes, suspects = {}, 0, 0, input.suspects
@@ -26,11 +26,14 @@ local function hold_from(n)
   count('claimed', n_claimed - n)
 end
 
--- All leases of the worker: a reply was lost, and the worker passes over leases that it knows.
+-- The leases of the worker's last claim: a reply was lost. The worker passes over those it knows.
 local function leases_again()
-  local found = {}
-  for id, record in pairs(hash_of(leases_of(input.worker))) do
-    if origin_of(record) then found[#found + 1], found[#found + 2] = id, record end
+  local ids, last, found = lease_ids(input.worker), '', {}
+  local function time(id) return string.match(id, '%.(%d+)$') or '' end
+  for _, id in ipairs(ids) do last = time(id) > last and time(id) or last end
+  for _, id in ipairs(ids) do
+    local record = time(id) == last and redis.call('HGET', leases_of(input.worker), id)
+    if record and origin_of(record) then found[#found + 1], found[#found + 2] = id, record end
   end
   return found
 end

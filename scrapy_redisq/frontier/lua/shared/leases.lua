@@ -71,6 +71,14 @@ local function finish_leases(order)
   end)
 end
 
+-- The ids of a worker's leases, in the order of their claims.
+local function lease_ids(worker)
+  local ids = redis.call('HKEYS', leases_of(worker))
+  local function number(id) return tonumber(string.match(id, '^%d+')) or 0 end
+  table.sort(ids, function(a, b) return number(a) < number(b) end)
+  return ids
+end
+
 -- Takes a worker's leases back, to the front: about 100 of them, or 4 MB, in one script. `died`:
 -- the worker is dead, and each lease counts one more delivery. -> how many went back, how many
 -- became dead letters
@@ -78,10 +86,7 @@ local most_back, bytes_back = 100, 0
 
 local function take_back(worker, died)
   local key, back, taken = leases_of(worker), {}, 0
-  local ids = redis.call('HKEYS', key)
-  local function number(id) return tonumber(string.match(id, '^%d+')) or 0 end
-  table.sort(ids, function(a, b) return number(a) < number(b) end) -- in the order of their claims
-  for _, id in ipairs(ids) do
+  for _, id in ipairs(lease_ids(worker)) do
     if most_back <= 0 or bytes_back >= MOST_BYTES then break end
     local record = redis.call('HGET', key, id)
     most_back, bytes_back, taken = most_back - 1, bytes_back + #record, taken + 1

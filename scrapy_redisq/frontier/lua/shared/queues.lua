@@ -18,14 +18,13 @@ local function put(slot, priority, entries, order, at_front)
     pushed = {}
     for i = 1, n do pushed[i] = entries[n + 1 - i] end
   end
-  local length
   in_chunks(n, function(first, last)
-    length = redis.call(command, queue, unpack(pushed, first, last))
+    redis.call(command, queue, unpack(pushed, first, last))
   end)
-  if length == n then -- the queue was empty, so its level and perhaps its slot are new
-    redis.call('ZADD', levels_of(slot), -tonumber(priority), priority)
-    redis.call('ZADD', READY, 'NX', NOW, slot)
-  end
+  -- Mostly they are there. But a queue that no level leads to would hide requests of later runs,
+  -- too: a reset does not find it.
+  redis.call('ZADD', levels_of(slot), -tonumber(priority), priority)
+  redis.call('ZADD', READY, 'NX', NOW, slot)
   added = added + n
 end
 
