@@ -155,6 +155,24 @@ def test_a_paused_slot_keeps_the_crawl_open(member: Make, frontier: Frontier) ->
     assert ask(worker).stuck is None
 
 
+def test_a_pause_is_no_time_in_which_slots_were_tried(
+    member: Make, frontier: Frontier, client: redis.Redis
+) -> None:
+    """A crawl whose last slots are set aside tries them when it is resumed, however long ago they
+    were set aside: workers do not close at once."""
+    worker = member()
+    worker.send(["/1"])
+    for _ in range(15):
+        fail(worker)
+        time.sleep(0.001)
+    frontier.pause_crawl()
+    assert ask(worker).told == "paused"
+    assert client.hexists(f"{PREFIX}meta", "stuck")
+    client.hset(f"{PREFIX}meta", "stuck", 1)
+    frontier.resume_crawl()
+    assert ask(worker).stuck == 0
+
+
 def test_resume_ends_a_back_off(member: Make, frontier: Frontier) -> None:
     """A slot that was set aside goes on at once, as if it had never failed."""
     worker = member()

@@ -25,7 +25,7 @@ if input.what == 'mend' then
   return meta.corrupt or ''
 elseif input.what == 'pause' or input.what == 'resume' then
   if not meta.format then return 0 end
-  redis.call('HDEL', META, 'paused')
+  redis.call('HDEL', META, 'paused', 'stuck') -- slots that are set aside are not tried meanwhile
   if input.what == 'pause' then redis.call('HSET', META, 'paused', meta.paused or integer(NOW)) end
   announce_order()
   return 1

@@ -18,6 +18,7 @@
 -- Include   shared/filters
 
 local LAYERS = 5 -- in one filter
+local MOST_FILTERS = 64 -- each makes room for 2.5 times as much as all before it
 local SHARE = 0.5 -- size of a layer of the next filter over all that there is
 local call, format = redis.call, string.format
 
@@ -40,6 +41,8 @@ local function load(base, params)
   for _, name in ipairs({'filters', 'unit', 'room', 'capacity', 'total'}) do
     state[name] = tonumber(stored[name] or 0)
   end
+  -- Loops go by it: a number of another program must not keep Redis from serving others.
+  state.filters = math.min(state.filters, MOST_FILTERS)
   return state
 end
 
