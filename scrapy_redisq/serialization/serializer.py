@@ -158,21 +158,21 @@ class Serializer:
         if stored.errback is not None:
             errback = self._callbacks.method(stored.errback, "errback")
         method = stored.method or "GET"
-        # Every attribute: a subclass may have other defaults.
+        # Every attribute: a subclass may have other defaults, and take no None.
         arguments: dict[str, Any] = {
             "url": stored.url,
             "callback": callback,
             "errback": errback,
             "method": method,
-            "headers": None,
+            "headers": {},
             "body": stored.body,
-            "cookies": stored.cookies,
-            "meta": stored.meta,
-            "cb_kwargs": stored.cb_kwargs,
+            "cookies": stored.cookies or {},
+            "meta": stored.meta or {},
+            "cb_kwargs": stored.cb_kwargs or {},
             "encoding": stored.encoding or "utf-8",
             "priority": stored.priority,
             "dont_filter": stored.dont_filter,
-            "flags": stored.flags,
+            "flags": stored.flags or [],
         }
         if kind is not REQUEST:
             arguments |= extra

@@ -125,6 +125,16 @@ class TaggedRequest(Request):
         self.tag = tag
 
 
+class EagerRequest(Request):
+    """A project's class whose constructor adds to what it is given."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("headers", {}).setdefault("X-Eager", "yes")
+        for name in ("meta", "cb_kwargs", "cookies"):
+            kwargs.setdefault(name, {})["eager"] = "yes"
+        super().__init__(*args, flags=["eager", *kwargs.pop("flags", [])], **kwargs)
+
+
 @pytest.fixture(scope="module")
 def spider() -> BookSpider:
     return BookSpider()
@@ -263,6 +273,14 @@ def test_unregistered_request_class(spider: BookSpider) -> None:
     registered = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[TaggedRequest])
     with pytest.raises(Undecodable, match=r"TaggedRequest' is not listed in REDISQ_REQUEST_CLAS"):
         plain.loads(registered.dumps(TaggedRequest(URL)))
+
+
+def test_a_constructor_that_takes_no_none(spider: BookSpider) -> None:
+    """It is given what `Request.to_dict()` would give it: empty containers."""
+    eager = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[EagerRequest])
+    plain = Request.__new__(EagerRequest)
+    Request.__init__(plain, URL)
+    assert eager.loads(eager.dumps(plain)).cb_kwargs == {"eager": "yes"}
 
 
 # URLs
