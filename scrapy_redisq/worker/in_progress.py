@@ -38,9 +38,12 @@ class InProgress:
     def __init__(self, fingerprint: Callable[[Request], bytes]) -> None:
         self._fingerprint = fingerprint
         self._pages: dict[Request, Page] = {}
+        """Those that Scrapy works on: they are looked through for each download."""
+        self._left: dict[Request, Page] = {}
+        """Those that Scrapy is done with, and a sink or a request that the page holds is not."""
         self._leases = 0
         self.unwritten = 0
-        """Leases of which Scrapy is done, and a sink or a request that the page holds is not."""
+        """Leases that are left."""
         self._files_missing = self._told_of_login = False
         self.items = self.errors = 0
         """Downloads that were given up, and what raised of callbacks, errbacks and pipelines."""
@@ -56,8 +59,7 @@ class InProgress:
 
     def asking(self, request: Request) -> Page | None:
         """The page of a request that Scrapy works on."""
-        page = self._pages.get(request)
-        return page if page is not None and not page.is_left else None
+        return self._pages.get(request)
 
     def any_of(self, working_on: set[Request]) -> bool:
         """Whether one of them is among ``working_on``."""
@@ -66,27 +68,24 @@ class InProgress:
     def end(self, working_on: set[Request], *, closing: bool) -> list[Page]:
         """Remove and return the pages that are no longer among ``working_on``, and all of whose
         items are written. ``closing``: the spider is being closed, and ignored pages go back."""
-        ended = []
-        for request, page in self._pages.items():
-            if not page.is_left and request not in working_on:
-                page.is_left = True
-                self._leases -= not page.is_kept
-                self.unwritten += not page.is_kept
-                # Perhaps for no other reason than that: middlewares that count stop a crawl so.
-                if closing and page.download.ignored:
-                    page.give_back()
-                if page.waits_for:  # nothing dies of it any more
-                    page.session.suspects.discard(page.lease.id)
-            if page.is_left and not page.waits_for:
-                ended.append(page)
+        for request in [request for request in self._pages if request not in working_on]:
+            page = self._left[request] = self._pages.pop(request)
+            self._leases -= not page.is_kept
+            self.unwritten += not page.is_kept
+            # Perhaps for no other reason than that: middlewares that count stop a crawl so.
+            if closing and page.download.ignored:
+                page.give_back()
+            if page.waits_for:  # nothing dies of it any more
+                page.session.suspects.discard(page.lease.id)
+        ended = [page for page in self._left.values() if not page.waits_for]
         for page in ended:
-            del self._pages[page.request]
+            del self._left[page.request]
             self.unwritten -= not page.is_kept
         return ended
 
     def identity_of(self, request: Request) -> bytes | None:
         """The identity or fingerprint of a request in progress, or one that waits for its sink."""
-        page = self._pages.get(request)
+        page = self._find(request)
         return self.identity_of_page(page) if page is not None else None
 
     def identity_of_page(self, page: Page) -> bytes:
@@ -97,13 +96,13 @@ class InProgress:
 
     def slots(self) -> list[str]:
         """The slot of each request that Scrapy works on."""
-        return [page.lease.slot for page in self._pages.values() if not page.is_left]
+        return [page.lease.slot for page in self._pages.values()]
 
     def to_begin(self, slot: str) -> bool:
         """Whether the download of a lease of ``slot`` has yet to begin: it may wait in Scrapy for
         others'."""
         return any(
-            page.lease.slot == slot and not (page.is_kept or page.is_left or page.download.began)
+            page.lease.slot == slot and not (page.is_kept or page.download.began)
             for page in self._pages.values()
         )
 
@@ -142,7 +141,7 @@ class InProgress:
     def is_sent_back(self, request: Request) -> bool:
         """Whether `send_back` was called for it."""
         page = self._pages.get(request)  # for each link: without a call
-        return page is not None and page.back is not None and not page.is_left
+        return page is not None and page.back is not None
 
     def mark_failed(self, request: Request | None, problem: Problem) -> None:
         """Its page will be a dead letter. The first reason counts, unless that is provisional."""
@@ -217,7 +216,9 @@ class InProgress:
     # What becomes of items
 
     def _find(self, request: Request | None) -> Page | None:
-        return self._pages.get(request) if request is not None else None
+        if request is None:
+            return None
+        return self._pages.get(request) or self._left.get(request)
 
     def has(self, request: Request | None) -> bool:
         """Whether the request is in progress, or waits for its sink."""

@@ -138,7 +138,6 @@ class KeptRequests:
         assert back is not None
         page.tries += back.ending != "released"
         page.back = page.problem = None
-        page.is_left = False
         page.download, page.output = Download(), Output()
         self._push(page, back.delay / 1000 or TRY_AGAIN * max(1, page.tries))
 

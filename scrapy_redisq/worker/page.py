@@ -132,10 +132,9 @@ class Output:
 class Page:
     """A request in progress.
 
-    ``problem`` is there once something went wrong. ``is_left``: Scrapy is done with the page. It is
-    not over while it ``waits_for`` something: items that their sink has not written, or kept
-    requests. ``tries``: how often the request was sent back before, because its slot or its sink
-    was in trouble.
+    ``problem`` is there once something went wrong. The page is not over while it ``waits_for``
+    something: items that their sink has not written, or kept requests. ``tries``: how often the
+    request was sent back before, because its slot or its sink was in trouble.
 
     At its end ``back`` goes first: the next worker that claims the page fetches it again. Then
     comes ``retry``, a request that takes the page's place.
@@ -147,7 +146,6 @@ class Page:
     identity: bytes | None = None
     download: Download = field(default_factory=Download)
     output: Output = field(default_factory=Output)
-    is_left: bool = False
     waits_for: int = 0
     problem: Problem | None = None
     back: Finish | None = None

@@ -271,7 +271,7 @@ MUTANTS = [
     *_of(
         "worker/in_progress.py",
         f"{BATCH} tests/sinks/test_redis.py",
-        ("if page.is_left and not page.waits_for:", "if page.is_left:"),
+        ("in self._left.values() if not page.waits_for]", "in self._left.values()]"),
     ),
     *_of(
         "worker/in_progress.py",
