@@ -311,7 +311,6 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             async with rules.telling:
                 if slot not in rules.told:
                     await self._tell_delay(request, rules, slot)
-                    rules.told.add(slot)
         # It may have been handed out before the slot had a delay.
         self._in_use.gate.turns.handed_out(request, slot)
 
@@ -334,6 +333,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 # As with all limited slots: nothing begins that the frontier has not agreed to.
                 self._check(request)
                 await asyncio.sleep(AGAIN)
+        rules.told.add(slot)
         if delay:
             self._count("redisq/robots/crawl_delay")
         if changed or delay:
