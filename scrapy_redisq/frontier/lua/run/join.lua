@@ -21,7 +21,8 @@
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       begun (shards that have begun it for good), generation, trash (dupefilters
 --                       that wait to be deleted), former_shards (how many former runs had at most,
---                       if their keys are still there), full (Redis is at its maxmemory)
+--                       if their keys are still there), full (Redis is at its maxmemory), paused
+--                       (the crawl is; on shard 0)
 --            over       the run of this worker is complete; with run, name, `ago` (us; -1: unknown)
 --            named      the unfinished run has another `name`
 --            wait       workers of the run that is to be forgotten may still come back: again later

@@ -14,8 +14,10 @@
 --                           shard J has begun the run for good), sign and patient (see
 --                           ms_until_dead()), behind (us, see NOW), stuck and retry (see
 --                           shared/slots/backoff.lua), sampled (see shared/past.lua), release and
---                           settings (of the worker that joined last), corrupt (a key that was
---                           damaged, see shared/guard.lua)
+--                           settings (of the worker that joined last), limited (slots may have
+--                           limits), throttle (see shared/slots/state.lua), paused (us, since when
+--                           the crawl is; on shard 0), corrupt (a key that was damaged, see
+--                           shared/guard.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
