@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -61,8 +62,9 @@ def one_line(text: str) -> str:
 
 def console() -> Console:
     """Where tables go: stdout, as it is at the moment."""
-    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    width = None if is_known else PIPE_WIDTH
+    # COLUMNS is 0 where a terminal does not know it: rich would draw nothing.
+    is_known = sys.stdout.isatty() and "COLUMNS" not in os.environ
+    width = None if is_known else shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 

@@ -210,6 +210,17 @@ def test_no_number_vanishes(width: int) -> None:
         assert "…" not in text
 
 
+def test_a_terminal_that_does_not_know_its_width(
+    redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``COLUMNS=0``: tables are as in a pipe."""
+    frontier.push(["https://a.example/"])
+    ran = redisq("slots", "books")
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "a.example" in ran.out
+    assert redisq("slots", "books") == ran
+
+
 def test_redis_goes_away_in_an_export(
     redisq: Redisq, frontier: Frontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
