@@ -142,8 +142,11 @@ def parse_line(line: bytes) -> str | dict[str, Any]:
 
 def read_lines(descriptor: int) -> Iterator[list[bytes]]:
     """Lines as they come: many of a file, or of a pipe that was filled while others were pushed."""
-    rest = b""
+    parts: list[bytes] = []
     while data := os.read(descriptor, READ_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
-        yield lines
-    yield [rest]
+        parts.append(data)
+        if b"\n" in data:  # else each of its parts would be copied with all before it
+            *lines, rest = b"".join(parts).split(b"\n")
+            parts = [rest]
+            yield lines
+    yield [b"".join(parts)]

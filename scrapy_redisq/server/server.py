@@ -219,6 +219,7 @@ class Server:
     def _check(self, client: Any) -> dict[str, list[str]]:
         """What is wrong; of a cluster: with which masters. Raises `ServerUnsuitable`."""
         told, self._told = self._told or told_by(client), None
+        told.client = client  # that of `ping` is closed, and had less patience
         self.keeps_log = requirements.keeps_log(told) is not False
         return {what: [] for what in self._look(told, self.address)}
 

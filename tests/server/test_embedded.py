@@ -747,7 +747,7 @@ def test_a_server_that_loads_is_left_to_finish(
         c.bgrewriteaof()
         wait_until(lambda: not c.info("persistence")["aof_rewrite_in_progress"], 10, "rewritten")
     slow = tmp_path / "slow-server"
-    slow.write_text(f'#!/bin/sh\nexec {real} "$@" --key-load-delay 500\n')
+    slow.write_text(f'#!/bin/sh\nexec {real} "$@" --key-load-delay 1000\n')
     slow.chmod(0o755)
     monkeypatch.setattr(embedded.process, "LOADING_PATIENCE", 0.0)
     use(slow)

@@ -1,7 +1,7 @@
 """Hosts and dead letters as the pages list them: filtered, sorted, grouped, a page at a time.
 
-Lists of all are kept: of hosts whole, of letters what they are chosen by. What is
-shown of letters is asked for anew.
+Lists of all are kept: of hosts whole, of letters what they are chosen by. What is shown of letters
+is asked for anew.
 """
 
 from __future__ import annotations
