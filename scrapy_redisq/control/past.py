@@ -18,7 +18,7 @@ READ_BATCH = 500
 
 
 class _History(msgspec.Struct):
-    """A record, as ``worker/history.py`` makes it."""
+    """A record, as ``worker/page.py`` makes it."""
 
     url: str
     method: str

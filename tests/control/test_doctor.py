@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights
+from scrapy_redisq.ops.doctor import redis_server as server
+from scrapy_redisq.server.condition import Told
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 
@@ -104,6 +107,53 @@ def test_a_server_that_takes_no_writes(redisq: Redisq) -> None:
     assert any(what.startswith("round trip") for what in told)
 
 
+BUSY = """
+local sum = 0
+for i = 1, 1e7 do sum = sum + i end
+for i = 1, 40 do
+  local row = {}
+  for n = 1, 1000 do row[n] = n * 7919 % 1000 .. ":" .. i end
+  redis.call('RPUSH', KEYS[1], unpack(row))
+end
+"""
+"""Takes over 0.1 s, and makes a list that is sorted in more than 10 ms."""
+
+
+@pytest.mark.servers("ends")
+def test_what_holds_a_server_up(redisq: Redisq, each_server: RedisServer) -> None:
+    """Latency spikes, slow calls and slow scripts are told; not the calls of the scripts."""
+    with each_server.client() as client:
+        client.config_set("latency-monitor-threshold", 50)
+        client.config_set("slowlog-log-slower-than", 10_000)
+        client.eval(BUSY, 1, "rows")
+        client.sort("rows", alpha=True)
+        found = json.loads(redisq("doctor", "--json", REDISQ_URL=each_server.url).out)["lines"]
+        client.config_set("latency-monitor-threshold", 0)
+        client.execute_command("LATENCY RESET")
+        client.slowlog_reset()
+    what = {line["what"]: line["level"] for line in found}
+    (spike,) = (text for text in what if text.startswith("latency spikes (command"))
+    slow = [text.partition(",")[0] for text in what if text.startswith("slow calls")]
+    assert what[spike] == "warning"
+    assert re.search(r"of up to [\d,]{3,} ms, the last \d+(\.\d)? s ago$", spike)
+    assert sorted(slow) == ["slow calls: EVAL", "slow calls: SORT"]
+
+
+def test_a_clock_that_is_off(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told by how much, and which way; else that it agrees."""
+
+    def said() -> list[str]:
+        with redis_server.client() as client:
+            terms = {"in_cluster": False, "failovers": False}
+            settings = RedisqSettings.read({})
+            return told(server.examine(Told(client), settings, "here", **terms))
+
+    assert "its clock agrees with that of this machine" in said()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3_600)
+    assert "its clock is 60 min behind that of this machine" in said()
+
+
 def test_settings_that_this_server_makes_useless(redisq: Redisq, redis_server: RedisServer) -> None:
     """A share of no maxmemory, replicas that are not there; and an empty server stays empty."""
     for given, text in (
@@ -170,7 +220,7 @@ def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
                 if line["about"] == "Rights" and "is denied" in line["what"]
             }
 
-        optional = {"memory usage", "config get", "latency latest"}
+        optional = {"memory usage", "config get", "latency latest", "slowlog get"}
         assert denied() == dict.fromkeys(optional, "note")
         for name in rights.IN_SCRIPTS:
             client.execute_command("ACL SETUSER", "crawler", f"-{name}")
@@ -332,3 +382,9 @@ def test_settings_that_fight(given: dict[str, Any], level: str, text: str) -> No
 def test_settings_that_do_not(given: dict[str, Any]) -> None:
     """Nothing is said of a project that sets these things for the whole fleet."""
     assert told(of_settings(**FINE, **given)) == ["nothing in them fights each other"]
+
+
+def test_a_robots_txt_that_nobody_heeds() -> None:
+    """Scrapy's middleware for it fetches nothing then."""
+    lines = of_settings(**NO_BACK_OFF, ROBOTSTXT_OBEY=False)
+    assert not any(what.startswith("RobotsTxtMiddleware") for what in told(lines))

@@ -63,9 +63,11 @@ def seen(status: Mapping[str, Any]) -> Line:
     if filled["backend"] == "exact":
         return ok(f"{count:,} seen URLs, in an exact dupefilter")
     text = f"{count:,} seen URLs, {filled['fill']:.0%} of what the Bloom filter has room for"
-    if filled["expected_loss"] > filled["error_rate"] * 1.01:
+    if loss := filled["expected_loss"]:
+        text += f"; 1 new URL in {1 / loss:,.0f} is taken for seen"
+    if loss > filled["error_rate"] * 1.01:
         return warning(
-            f"{text}; 1 new URL in {1 / filled['expected_loss']:,.0f} is taken for seen",
+            text,
             f"More than REDISQ_DUPEFILTER_ERROR_RATE, {filled['error_rate']:g}, allows.",
             "a larger REDISQ_DUPEFILTER_CAPACITY, from the next run on",
         )
@@ -148,7 +150,7 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
         yield note(
             f"{largest['key']} takes {size_text(largest['bytes'])}",
             "To move it to another node, or delete it, stops its server for a moment.",
-            "more shards (REDISQ_SHARDS), if it is one host's no help",
+            "fewer requests that wait at a time; in a cluster also more shards (REDISQ_SHARDS)",
         )
     left = told["full_in"]
     if left is not None and left < DAY:

@@ -60,7 +60,8 @@ def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
     paths = [path_of(one) for one in chain]
     for path in paths:
         name = path.rpartition(".")[2]
-        if path.startswith("scrapy.") and name in REPLACED:
+        is_idle = name == "RobotsTxtMiddleware" and not scrapys.getbool("ROBOTSTXT_OBEY")
+        if path.startswith("scrapy.") and name in REPLACED and not is_idle:
             cure = f"the add-on, or scrapy_redisq.Redisq{name} in its place"
             yield warning(f"{name} is Scrapy's", REPLACED[name], cure)
     if not any("BackOff" in path and path.startswith(OURS) for path in paths):

@@ -11,10 +11,11 @@ from typing import Any
 
 import redis
 
-from scrapy_redisq.control.words import size_text, time_text
+from scrapy_redisq.control.words import counted, size_text, time_text
 from scrapy_redisq.errors import ServerUnsuitable
 from scrapy_redisq.frontier.names import NEVER
 from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
+from scrapy_redisq.ops.doctor.rights import BY_CLIENTS, IN_SCRIPTS, OF_BLOOM
 from scrapy_redisq.server import requirements
 from scrapy_redisq.server.condition import Told
 from scrapy_redisq.server.requirements import CONF
@@ -26,8 +27,14 @@ LATE = 10
 """Seconds that a replica is behind."""
 
 PINGS = 30
-SLOW_TRIP, SPIKE = 0.02, 100
-"""Seconds of a round trip in the middle; ms of a latency spike."""
+SLOW_TRIP, JITTER, CLOCK_OFF = 0.02, 0.1, 1.0
+"""Seconds: of a round trip in the middle and at worst, and between two clocks."""
+SPIKE, SLOW_CALL, SLOW_SCRIPT = 100, 10_000, 50_000
+"""ms of a latency spike; µs of a slow call, and of a slow script."""
+
+SCRIPTS = {"EVAL", "EVALSHA"}
+OWN_CALLS = {"bgrewriteaof", *IN_SCRIPTS, *OF_BLOOM, *(name.split("|")[0] for name in BY_CLIENTS)}
+"""Of crawls and of commands. Some servers log the calls of a script beside the script."""
 
 
 def examine(
@@ -101,10 +108,10 @@ def _persistence(told: Told) -> Iterator[Line]:
         yield problem("it takes no writes", f"{refuses}.", "what is in its way; see its log")
     if not requirements.keeps_log(told):
         if told.setting("save"):
-            ago = time_text(max(0, time.time() - told.info.get("rdb_last_save_time", 0)))
+            ago = _ago(told.info.get("rdb_last_save_time", 0))
             changes = told.info.get("rdb_changes_since_last_save", 0)
             yield warning(
-                f"snapshots only; the last {ago} ago, {changes:,} changes since",
+                f"snapshots only; the last {ago}, {changes:,} changes since",
                 "A crash loses all since then: pages are fetched again, what was pushed is gone.",
                 f"appendonly yes {CONF}",
             )
@@ -172,7 +179,14 @@ def _queues_and_filters(told: Told) -> Iterator[Line]:
 
 
 def _speed(client: Any) -> Iterator[Line]:
-    """Round trip, and latency spikes."""
+    """Round trip, clock, latency spikes and slow calls."""
+    yield _trips(client)
+    for look in (_clock, _spikes, _slow_calls):
+        with contextlib.suppress(redis.ResponseError):  # denied, which is said of the rights
+            yield from look(client)
+
+
+def _trips(client: Any) -> Line:
     trips = []
     for _ in range(PINGS):
         began = time.perf_counter()
@@ -182,23 +196,68 @@ def _speed(client: Any) -> Iterator[Line]:
     middle, worst = median(trips), max(trips)
     text = f"round trip {middle * 1_000:.1f} ms, at worst {worst * 1_000:.1f} ms of {PINGS}"
     if middle > SLOW_TRIP:
-        yield warning(
+        return warning(
             text,
             "Each exchange takes a round trip. Workers hold requests in store against that, but "
             "slots with limits wait for it.",
             "Redis nearer to the workers; more REDISQ_MAX_LEASES",
         )
+    if worst > JITTER:
+        return note(
+            text,
+            "Slots with a delay below that are slower than they may be.",
+            "a machine for Redis, and a network, that are less busy",
+        )
+    return ok(text)
+
+
+def _clock(client: Any) -> Iterator[Line]:
+    before = time.time()
+    seconds, microseconds = client.time()
+    ahead = seconds + microseconds / 1e6 - (before + time.time()) / 2
+    if abs(ahead) < CLOCK_OFF:
+        yield ok("its clock agrees with that of this machine")
     else:
-        yield ok(text)
-    try:
-        latest: list[Any] = client.execute_command("LATENCY LATEST")
-    except redis.ResponseError:  # denied
-        return
-    worst_event = max(latest, key=lambda event: int(event[3]), default=None)
-    if worst_event and int(worst_event[3]) >= SPIKE:
+        yield note(
+            f"its clock is {time_text(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of "
+            "this machine",
+            "Delays and leases go by the server's clock; ages that people see are off by as much.",
+            "NTP on all machines",
+        )
+
+
+def _spikes(client: Any) -> Iterator[Line]:
+    latest: list[Any] = client.execute_command("LATENCY LATEST")
+    worst = max(latest, key=lambda event: int(event[3]), default=None)
+    if worst and int(worst[3]) >= SPIKE:
         yield warning(
-            f"latency spikes ({worst_event[0].decode(errors='replace')}) of up to "
-            f"{int(worst_event[3]):,} ms, the last {time_text(time.time() - worst_event[1])} ago",
+            f"latency spikes ({worst[0].decode(errors='replace')}) of up to {int(worst[3]):,} ms, "
+            f"the last {_ago(worst[1])}",
             "All workers wait for that long. LATENCY DOCTOR on the server says more.",
             "what it says: mostly its disk, huge pages, or commands of other clients",
         )
+
+
+def _slow_calls(client: Any) -> Iterator[Line]:
+    slow: dict[str, list[Any]] = {}
+    for call in client.slowlog_get(128):
+        name = call["command"].partition(b" ")[0].decode(errors="replace").upper()
+        least = SLOW_SCRIPT if name in SCRIPTS else SLOW_CALL
+        if call["duration"] >= least and name.lower() not in OWN_CALLS:
+            slow.setdefault(name, []).append(call)
+    for name, calls in slow.items():
+        most = max(call["duration"] for call in calls) / 1e3
+        last = _ago(max(call["start_time"] for call in calls))
+        level = note if name in SCRIPTS else warning
+        yield level(
+            f"slow calls: {name}, {counted(len(calls), 'time')}, up to {most:,.0f} ms, the last "
+            f"{last}",
+            "While one runs nobody else is served: all workers wait. A frontier's scripts take "
+            "about 1 ms.",
+            "no such calls over large keys beside a crawl, or a less busy machine for Redis; then "
+            "SLOWLOG RESET",
+        )
+
+
+def _ago(at: float) -> str:
+    return f"{time_text(max(0, time.time() - at))} ago"

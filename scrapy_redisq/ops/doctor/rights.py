@@ -50,6 +50,7 @@ BY_CLIENTS = {
     "memory|usage": f"MEMORY USAGE {NEVER}",
     "config|get": "CONFIG GET maxmemory",
     "latency|latest": "LATENCY LATEST",
+    "slowlog|get": "SLOWLOG GET 1",
 }
 
 NOT_NEEDED = {
@@ -59,7 +60,7 @@ NOT_NEEDED = {
     "scan": "Frontiers cannot be listed, and memory cannot be measured.",
 }
 """What comes of it where a right is not needed to crawl; of `_FOR_PEOPLE` nothing."""
-_FOR_PEOPLE = {"memory|usage", "config|get", "latency|latest", "lrange"}
+_FOR_PEOPLE = {"memory|usage", "config|get", "latency|latest", "slowlog|get", "lrange"}
 
 _SCRIPT = """
 local stands_for = {['{meta}'] = KEYS[1], ['{none}'] = KEYS[2], ['{channel}'] = ARGV[1]}

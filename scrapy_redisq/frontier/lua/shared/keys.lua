@@ -63,7 +63,7 @@
 --   marks           list    what happened to the fleet, see there
 --   actions         list    what people have done, see past.lua
 --   history         zset    what a request that is finished is known by -> when it was (us)
---   histories       hash    the same -> msgpack map of what became of it, see worker/history.py
+--   histories       hash    the same -> msgpack map of what became of it, see worker/page.py
 
 local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
