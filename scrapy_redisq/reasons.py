@@ -1,7 +1,7 @@
 """Reasons by name, each with its meaning: of dead letters, of closed spiders, of exit codes.
 
 The reason of a dead letter is in its header. The reason of a spider is what Scrapy logs, and keeps
-as the stat ``finish_reason``. ``docs/reasons.md`` is made of these tables.
+as the stat ``finish_reason``. ``docs/reference/reasons.md`` is made of these tables.
 """
 
 from __future__ import annotations

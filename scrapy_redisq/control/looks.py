@@ -34,7 +34,7 @@ class LookMethods(PastMethods):
     _server: Server
 
     def status(self) -> dict[str, Any]:
-        """Where the crawl stands, with the fields of ``status --json`` (docs/watching.md)."""
+        """Where the crawl stands, with the fields of docs/reference/status.md."""
         first = self._status(0)
         meta = self._meta(first)
         if not meta:
@@ -130,7 +130,7 @@ class LookMethods(PastMethods):
         return explain(status, waits, servers, away, growth_limit_of(meta))
 
     def memory(self) -> dict[str, Any]:
-        """What takes how much of Redis' memory, with the fields of docs/watching.md. Raises
+        """What takes how much of Redis' memory, with the fields of docs/operate/watching.md. Raises
         `FrontierError` if there is no frontier."""
         status = self.status()
         if status["state"] == "absent":

@@ -74,7 +74,7 @@ class PastMethods(StoredFrontier):
 
     def history(self, limit: int = 100) -> list[dict[str, Any]]:
         """What became of the requests that were finished last, newest first, where REDISQ_HISTORY
-        is on: see docs/watching.md for the fields."""
+        is on: see docs/operate/watching.md for the fields."""
         newest: list[dict[str, Any]] = []
         for shard in self._shards():
             found: dict[str, dict[str, Any]] = {}

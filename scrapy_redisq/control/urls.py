@@ -60,7 +60,7 @@ class UrlMethods(LetterMethods, PastMethods):
     _seeds: SeedReader
 
     def url(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
-        """What is known of a GET request of ``url``: see docs/watching.md for the fields.
+        """What is known of a GET request of ``url``: see docs/operate/watching.md for the fields.
 
         ``slot`` if its requests have a ``download_slot`` of their own. At most `MOST_LOOKED_AT`
         requests of the slot are looked at, a portion at a time. Raises `FrontierError` if there is

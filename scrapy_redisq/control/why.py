@@ -36,7 +36,7 @@ def explain(
     growth: GrowthLimit = NO_LIMIT,
 ) -> dict[str, Any]:
     """The reason that keeps a crawl from going on, or goes furthest to explain its pace, with the
-    fields of docs/watching.md.
+    fields of docs/reference/status.md.
 
     ``status`` as `Frontier.status` gives it, ``waits`` of its shards, ``servers`` that hold them,
     ``away``: what shards said that did not answer, ``growth``: how large it may become.

@@ -36,7 +36,7 @@ class RedisPipeline(BatchPipeline):
 
     At least once: after a crash, or an answer that was lost, an item may be there twice. A stream's
     entry has the fields ``key``, the same then, and ``item``; in a list nothing tells. See
-    ``docs/sinks.md`` for what a database does better.
+    ``docs/howto/redis-items.md`` for what a database does better.
     """
 
     batch_rows = 100  # a transaction is to be answered in time

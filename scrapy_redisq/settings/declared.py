@@ -1,4 +1,4 @@
-"""All settings: name, default and check of each. What they are for is in docs/settings.md.
+"""All settings: name, default and check of each. docs/reference/settings.md says what for.
 
 Durations are seconds, sizes are bytes. ``lease_ttl`` is REDISQ_LEASE_TTL.
 """

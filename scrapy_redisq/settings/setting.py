@@ -25,7 +25,7 @@ class Setting(Generic[T]):
     """One setting, declared as an attribute of a class: ``lease_ttl`` is REDISQ_LEASE_TTL.
 
     Of the class the attribute is the setting itself, of an instance its value, which is in
-    ``values`` of the instance. What it is for says its row in docs/settings.md.
+    ``values`` of the instance. What it is for says its row in docs/reference/settings.md.
     """
 
     name: str

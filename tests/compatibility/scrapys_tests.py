@@ -2,7 +2,7 @@
 
 ``python -m tests.compatibility.scrapys_tests [TESTS]`` gets the source of the installed Scrapy,
 makes an environment for its tests in ``.scrapys-tests``, makes the add-on a default setting there,
-runs the test modules, and compares what fails with ``docs/scrapys-tests.md``. A test that fails
+runs the test modules, and compares what fails with the document. A test that fails
 without being listed, or is listed and passes, is told, and the exit code is 1. What is not listed
 is tried once more, for many of these tests measure times, and with Scrapy's own scheduler: what
 fails with that, too, is none of ours.
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / ".scrapys-tests" / scrapy.__version__
 SOURCE = FOLDER / "source"
 PYTHON = FOLDER / "venv" / "bin" / "python"
-TABLE = ROOT / "docs" / "scrapys-tests.md"
+TABLE = ROOT / "docs/explanation/scrapys-tests.md"
 FAILED = ("failure", "error")
 LISTED = re.compile(r"^\| `(\S+)` \| (now and then)?", re.MULTILINE)
 

@@ -27,7 +27,7 @@ from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 
 DOCS = Path(__file__).parents[2] / "docs"
-REDIS = (DOCS / "redis.md").read_text("utf-8")
+REDIS = (DOCS / "operate/redis.md").read_text("utf-8")
 
 
 def told(lines: Iterable[Line], level: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""``make screenshots``: the pictures of docs/dashboard.md, of a crawl that is made up."""
+"""``make screenshots``: the pictures of docs/operate/dashboard.md, of a crawl that is made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house as docs/architecture.md and the map in ``scrapy_redisq/__init__.py`` have it."""
+"""The house is as docs/explanation/architecture.md and the map in the package's docstring say."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ DEPLOY = ROOT / "deploy"
 FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
 YAMLS = [path for path in FILES if path.suffix in {".yml", ".yaml"}]
 UNITS = sorted((DEPLOY / "systemd").iterdir())
-REDIS = (ROOT / "docs/redis.md").read_text("utf-8")
+REDIS = (ROOT / "docs/operate/redis.md").read_text("utf-8")
 SETTINGS = {setting.name: setting for setting in settings_of(RedisqSettings)}
 
 
@@ -99,7 +99,7 @@ def test_settings() -> None:
 
 def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines for settings.py do that."""
-    text = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    text = (ROOT / "docs/operate/deploy.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
     monkeypatch.setenv("REDISQ_LEASE_TTL", "77")
     settings: dict[str, Any] = {}

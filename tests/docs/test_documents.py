@@ -1,4 +1,4 @@
-"""What docs/architecture.md, docs/protocol.md and CONTRIBUTING.md name is there."""
+"""What documents for developers name is there, and links of all documents lead somewhere."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ PACKAGE = Path(scrapy_redisq.__file__).parent
 ROOT = PACKAGE.parent
 LUA = PACKAGE / "frontier" / "lua"
 
-DOCUMENTS = ["docs/architecture.md", "docs/protocol.md", "docs/deploy.md", "CONTRIBUTING.md"]
-LINKING = ["README.md", "SECURITY.md", "CONTRIBUTING.md"]
-LINKING += [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    "docs/explanation/architecture.md",
+    "docs/explanation/protocol.md",
+    "docs/operate/deploy.md",
+    "CONTRIBUTING.md",
+]
+LINKING = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+LINKING += [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {name: (ROOT / name).read_text("utf-8") for name in DOCUMENTS}
 
 each_document = pytest.mark.parametrize("name", DOCUMENTS)
@@ -74,7 +79,7 @@ def test_classes_and_methods_are_there(name: str) -> None:
 @each_document
 def test_settings_and_commands_are_there(name: str) -> None:
     """Each `REDISQ_…` is a setting, each `make …` a target; CONTRIBUTING.md has all of these."""
-    table = (ROOT / "docs/settings.md").read_text("utf-8")
+    table = (ROOT / "docs/reference/settings.md").read_text("utf-8")
     settings = set(re.findall(r"^\| `(REDISQ_\w+)` \|", table, re.M))
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
     words = "\n".join(marked(TEXTS[name]))
@@ -101,56 +106,58 @@ def test_links_lead_somewhere(name: str) -> None:
 
 def test_one_word_for_one_thing() -> None:
     """What has been renamed is called by its new name everywhere."""
-    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua"), *(ROOT / "docs").glob("*.*")]
-    texts = [file for file in files if file.suffix != ".png"]
-    for file in [*texts, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua"), *(ROOT / "docs").rglob("*.md")]
+    for file in [*files, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         former = re.search(r"courier|roster|membership|intake", file.read_text("utf-8"), re.I)
         assert former is None, f"{file.relative_to(ROOT)} says {former[0]}: see the glossary"
 
 
 def table(document: str, heading: str) -> list[list[str]]:
     """The cells of the table below a heading, without its head."""
-    section = TEXTS[document].split(f"## {heading}\n")[1].split("\n## ")[0]
+    section = (ROOT / document).read_text("utf-8").split(f"# {heading}\n")[1].split("\n## ")[0]
     lines = re.findall(r"^\|(.*)\|$", section, re.M)
     return [[cell.strip() for cell in line.split("|")] for line in lines[2:]]
 
 
 def test_one_glossary() -> None:
-    """The words of the protocol mean in docs/architecture.md what they mean in frontier/."""
+    """The words of the protocol mean in the glossary what they mean in frontier/."""
     words = ast.get_docstring(ast.parse((PACKAGE / "frontier/__init__.py").read_text("utf-8")))
     entries = re.findall(r"^(\w+(?: \w+)?) {2,}(.+(?:\n {5,}.+)*)", words or "", re.M)
     protocol = {word: " ".join(meaning.split()) for word, meaning in entries}
-    told = [row for row in table("docs/architecture.md", "The words") if row[0] in protocol]
+    rows = table("docs/explanation/glossary.md", "Glossary")
+    told = [row for row in rows if row[0] in protocol]
     assert len(told) > 10
     assert told == [[word, protocol[word]] for word, _ in told]
 
 
 def test_all_keys_are_explained() -> None:
-    """docs/protocol.md names the keys that the Lua documents."""
+    """docs/explanation/protocol.md names the keys that the Lua documents."""
     documented = re.findall(
         r"^--   ([\w:.]+) +(?:hash|zset|list|set|string|the)\b",
         (LUA / "shared" / "keys.lua").read_text("utf-8"),
         re.M,
     )
     named = [
-        key for _, keys in table("docs/protocol.md", "Keys") for key in re.findall(r"`(\S+)`", keys)
+        key
+        for _, keys in table("docs/explanation/protocol.md", "Keys")
+        for key in re.findall(r"`(\S+)`", keys)
     ]
     assert sorted(named) == sorted(documented)
 
 
 def test_all_scripts_are_explained() -> None:
-    """docs/protocol.md names the scripts: all Lua files but what they share."""
+    """docs/explanation/protocol.md names the scripts: all Lua files but what they share."""
     files = {path.relative_to(LUA).with_suffix("").as_posix() for path in LUA.rglob("*.lua")}
     scripts = {name for name in files if not name.startswith("shared/")}
-    rows = table("docs/protocol.md", "Scripts")
+    rows = table("docs/explanation/protocol.md", "Scripts")
     assert {script for row in rows for script in marked(row[0])} == scripts
 
 
 def test_reasons_have_the_meanings_of_the_module() -> None:
-    """docs/reasons.md has a row for each name, in the same order, and no others."""
+    """docs/reference/reasons.md has a row for each name, in the same order, and no others."""
     tables = (reasons.DEAD_LETTERS, reasons.CLOSES, reasons.EXIT_CODES)
     rows = re.findall(
-        r"^\| `(\w+)` \| (.+) \|$", (ROOT / "docs/reasons.md").read_text("utf-8"), re.M
+        r"^\| `(\w+)` \| (.+) \|$", (ROOT / "docs/reference/reasons.md").read_text("utf-8"), re.M
     )
     assert rows == [(str(name), meaning) for table in tables for name, meaning in table.items()]
 

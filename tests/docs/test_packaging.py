@@ -63,7 +63,7 @@ def test_a_source_distribution_has_all(sdist: Path) -> None:
     held = {str(path.relative_to(sdist)) for path in sdist.rglob("*") if path.is_file()}
     held = {name for name in held if ".egg-info/" not in name}
     assert held - BUILT == own_files() - BUILT
-    assert {"tests/project/scrapy.cfg", "docs/sinks.md", "example_project/scrapy.cfg"} <= held
+    assert {"tests/project/scrapy.cfg", "docs/howto/sinks.md", "example_project/scrapy.cfg"} <= held
 
 
 def test_a_wheel_has_all_of_the_package(sdist: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_description_holds_where_no_files_are(sdist: Path) -> None:
     _, _, description = (sdist / "PKG-INFO").read_text("utf-8").partition("\n\n")
     assert description.startswith("# scrapy-redisq\n")
     assert not LOCAL_LINK.search(description)
-    assert "docs/sinks.md" in description
+    assert "docs/howto/sinks.md" in description
 
 
 @pytest.fixture

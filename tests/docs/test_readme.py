@@ -34,22 +34,12 @@ from tests.harness.crawl import Crawl
 ROOT = Path(__file__).parents[2]
 LUA = ROOT / "scrapy_redisq" / "frontier" / "lua"
 # Pages for people who run crawls; those for developers name commands without their arguments.
-PAGES = [
-    "keys",
-    "politeness",
-    "promises",
-    "redis",
-    "running",
-    "scrapy-redis",
-    "settings",
-    "sinks",
-    "spiders",
-    "watching",
-]
-TEXTS = {
-    name: (ROOT / name).read_text("utf-8")
-    for name in ["README.md", *(f"docs/{page}.md" for page in PAGES)]
-}
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for chapter in ("tutorial", "howto", "operate", "reference")
+    for path in (ROOT / "docs" / chapter).glob("*.md")
+)
+TEXTS = {name: (ROOT / name).read_text("utf-8") for name in ["README.md", *PAGES]}
 
 # The examples call `scrapy` and `python`: those of the environment that the tests run in.
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -74,7 +64,7 @@ def tables(page: str) -> list[list[list[str]]]:
 
 def test_settings_table() -> None:
     """The table of settings names each setting with its default, what it takes, and what for."""
-    (table,) = tables("docs/settings.md")
+    (table,) = tables("docs/reference/settings.md")
     assert [row[:3] for row in table] == [
         [f"`{setting.name}`", f"`{setting.default!r}`", setting.check.takes]
         for setting in settings_of(RedisqSettings)
@@ -94,7 +84,7 @@ def test_table_of_keys() -> None:
     documented["seen:RUN"] = "by filter"
     del documented["seen:RUN..."]
     named = {}
-    (table,) = tables("docs/keys.md")
+    (table,) = tables("docs/reference/keys.md")
     for keys, types, _ in table:
         names = re.findall(r"`([^`]+)`", keys)
         kinds = types.split(", ")
@@ -182,7 +172,7 @@ def write_files(folder: Path) -> None:
 def test_five_minute_start(start: Start) -> None:
     """Two workers, one killed, one stopped, resumed by two: each page is there, as README says.
 
-    `status --json` has exactly the fields that docs/watching.md lists.
+    `status --json` has exactly the fields that docs/reference/status.md lists.
     """
     start.next(r"python3 -m venv .*")
     start.next(r"pip install .*")
@@ -245,10 +235,10 @@ def test_five_minute_start(start: Start) -> None:
 
 
 def test_sink_of_your_own(redis_server: RedisServer, tmp_path: Path) -> None:
-    """The pipeline that docs/sinks.md shows writes each page's item, with a key."""
+    """The pipeline that docs/howto/own-sink.md shows writes each page's item, with a key."""
     spider = next(block for block in blocks("README.md", "python") if "Spider" in block)
     pipeline = next(
-        block for block in blocks("docs/sinks.md", "python") if "BatchPipeline" in block
+        block for block in blocks("docs/howto/own-sink.md", "python") if "BatchPipeline" in block
     )
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()
@@ -276,7 +266,7 @@ def check_fields(status: dict[str, object]) -> None:
     def fields(table: list[list[str]]) -> set[str]:
         return {name for row in table for name in re.findall(r"`(\w+)`", row[0])}
 
-    of_crawls, of_workers, *_ = tables("docs/watching.md")
+    of_crawls, of_workers, *_ = tables("docs/reference/status.md")
     assert fields(of_crawls) == set(status)
     workers = status["workers"]
     assert isinstance(workers, list)
@@ -284,11 +274,13 @@ def check_fields(status: dict[str, object]) -> None:
 
 
 def test_fields_of_slots(redis_server: RedisServer) -> None:
-    """`slots --json` has exactly the fields that docs/watching.md lists."""
+    """`slots --json` has exactly the fields that docs/operate/watching.md lists."""
     with Frontier.from_url(redis_server.url, "books") as frontier:
         frontier.push(["http://host.example/"])
         told = frontier.slot("host.example").to_json()
-    listing = re.search(r"one object a slot:(.*?)\(of the last", TEXTS["docs/watching.md"], re.S)
+    listing = re.search(
+        r"one object a slot:(.*?)\(of the last", TEXTS["docs/operate/watching.md"], re.S
+    )
     assert listing
     words = set(re.findall(r"`(\w+)`", listing[1])) - {"settings", "person", "AutoThrottle"}
     assert words == {"frontier", *told}
@@ -315,8 +307,8 @@ def run_lines(redisq: Redisq, lines: list[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def test_commands_of_the_politeness(redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell examples of docs/politeness.md work one after the other."""
-    lines = "".join(blocks("docs/politeness.md", "sh")).splitlines()
+    """The shell examples of docs/howto/limits.md work one after the other."""
+    lines = "".join(blocks("docs/howto/limits.md", "sh")).splitlines()
     _, *lines = run_lines(
         redisq, ["scrapy redisq push books https://example.com/", *lines], monkeypatch
     )
@@ -330,9 +322,12 @@ def test_commands_of_the_politeness(redisq: Redisq, monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_commands_of_the_operations(redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell examples of docs/running.md work one after the other."""
-    lines = "".join(blocks("docs/running.md", "sh")).splitlines()
+def test_commands_of_feeding_and_dead_letters(
+    redisq: Redisq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell examples of both pages work one after the other."""
+    pages = ("docs/howto/feed.md", "docs/howto/dead-letters.md")
+    lines = "".join(block for page in pages for block in blocks(page, "sh")).splitlines()
     assert run_lines(redisq, lines, monkeypatch) == [
         "books: 1 new request, 0 duplicates",
         "books: 1 new request, 0 duplicates",
@@ -345,7 +340,7 @@ def test_commands_of_the_operations(redisq: Redisq, monkeypatch: pytest.MonkeyPa
 
 def test_python_example(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     """The example of `Frontier` pushes and counts."""
-    (example,) = blocks("docs/running.md", "python")
+    (example,) = blocks("docs/howto/feed.md", "python")
     exec(example.replace("redis://localhost:6379/0", redis_server.url), {})
     assert capsys.readouterr().out == "1 1\n"
 
@@ -378,7 +373,7 @@ def test_versions_are_those_of_the_tests(each_binary: Path) -> None:
 
 
 def acl() -> list[str]:
-    (user,) = re.findall(r"^```\nuser (.*?)^```", TEXTS["docs/redis.md"], re.M | re.S)
+    (user,) = re.findall(r"^```\nuser (.*?)^```", TEXTS["docs/operate/redis.md"], re.M | re.S)
     return str(user).split()
 
 
@@ -391,7 +386,7 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
             file.read_text("utf-8"),
         ):
             called |= {name.lower() for name in re.findall(r"'([A-Z.]+)'", call)}
-    bloom = set(re.findall(r"\+(bf\.\w+)", TEXTS["docs/redis.md"]))
+    bloom = set(re.findall(r"\+(bf\.\w+)", TEXTS["docs/operate/redis.md"]))
     by_clients = {"ping", "select", "info", "role", "scan", "eval", "evalsha"}
     by_clients |= {"subscribe", "unsubscribe", "bgrewriteaof"}
     allowed = {rule[1:] for rule in acl() if rule.startswith("+")}
@@ -401,7 +396,7 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
 
 @pytest.mark.servers("ends")
 def test_acl_suffices(tmp_path: Path, each_binary: Path) -> None:
-    """A user with the rights of docs/redis.md can crawl, and do what commands do."""
+    """A user with the rights of docs/operate/redis.md can crawl, and do what commands do."""
     server = RedisServer(each_binary, aof=True)
     asking = server.client(decode_responses=True)
     with contextlib.closing(server), asking as client, Site(linked_pages(20)) as site:

@@ -1,7 +1,7 @@
 """``make faults``: every fault at full size, several at a time, and a table of what was measured.
 
 ``python -m tests.faults [-j 3] [-k EXPRESSION] [REPORT]`` writes the table to REPORT (default:
-docs/faults.md). Exit code 1 if a test failed; its output is shown.
+docs/explanation/faults.md). Exit code 1 if a test failed; its output is shown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-j", type=int, default=max(2, os.cpu_count() or 2), help="at a time")
     parser.add_argument("-k", default="", help="only tests that match, as pytest's -k")
-    parser.add_argument("report", nargs="?", type=Path, default=ROOT / "docs" / "faults.md")
+    parser.add_argument("report", nargs="?", type=Path, default=ROOT / "docs/explanation/faults.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redisq-faults-") as folder:
         results = Path(folder) / "results.jsonl"

@@ -45,7 +45,7 @@ PIPELINE_PATH = "scrapy_redisq.pipelines.parquet.pipeline.ParquetPipeline"
 SECONDS, ROWS = f"{PIPELINE_PATH}.batch_seconds", f"{PIPELINE_PATH}.batch_rows"
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
 KEY = "0" * 32
-DOCS = Path(__file__).parents[2] / "docs/sinks.md"
+DOCS = Path(__file__).parents[2] / "docs/howto/parquet.md"
 SECRET = "wJalrXUtnFEMIK7MDENG"
 AUTHOR = "struct<name: string, born: date32[day]>"
 

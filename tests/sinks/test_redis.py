@@ -37,7 +37,7 @@ from tests.harness.crawl import Run
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.RedisPipeline": 300})}
 KEY = "books:items"
-DOCS = Path(__file__).parents[2] / "docs/sinks.md"
+DOCS = Path(__file__).parents[2] / "docs/howto/redis-items.md"
 
 
 class Title(str):
@@ -171,7 +171,7 @@ def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
 
 
 def test_documented_rights(redis_server: RedisServer) -> None:
-    """A user with those of docs/sinks.md can write lists and streams, and none of them is idle."""
+    """A user with those of the document can write lists and streams, and none of them is idle."""
     (sentence,) = re.findall(r"restricted rights needs (.*?)\.\n", DOCS.read_text(), re.S)
     named = {name.lower() for name in re.findall(r"`([A-Z]+)`", sentence)}
     url = redis_server.url.replace("://", "://writer:pw@")

@@ -1,4 +1,4 @@
-"""The rules for questions and changes: see docs/dashboard.md.
+"""The rules for questions and changes: see docs/operate/dashboard.md.
 
 No page of another origin reads or changes anything: there are no CORS headers, and Origin,
 Sec-Fetch-Site and Host are looked at. Whoever asks needs the token, also on a loopback address,

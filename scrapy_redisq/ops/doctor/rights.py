@@ -90,7 +90,7 @@ def examine(client: Client, node: Any, meta: str, *, has_meta: bool, bloom: bool
         yield problem(
             f"the user may run no script on keys redisq:*: {error}",
             "All of the frontier is scripts.",
-            "ACL SETUSER … ~redisq:* +eval +evalsha (docs/redis.md has all of them)",
+            "ACL SETUSER … ~redisq:* +eval +evalsha (docs/operate/redis.md has all of them)",
         )
         return
     denied = [name for name, may in found.items() if not may]

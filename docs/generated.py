@@ -1,0 +1,162 @@
+"""What ``make docs`` adds to the Markdown: pages made of the code, and links of names.
+
+``<!-- made by make docs: NAME -->`` becomes what a function of ``MADE`` says. A name in back-ticks
+becomes a link: of a setting of this package or of Scrapy, a key of meta, a command, a method of
+`Frontier`. A ``REDISQ_…`` or a method that there is not is a warning, which ends the build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from pygments.lexers import TextLexer
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.ext.intersphinx import InventoryAdapter
+
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS
+from scrapy_redisq.commands.parser import make_parser
+from scrapy_redisq.ops.metrics.families import METRICS
+
+ROOT = Path(__file__).parents[1]
+ABOVE = {name: f"/{name.lower()}" for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
+ABOVE["README.md"] = "/index.md"
+"""Files beside docs/ that are pages of the site."""
+
+_LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?://|/|#)([^)\s#]+)(#[^)\s]*)?\)")
+_MADE = re.compile(r"<!-- made by make docs: (\w+) -->")
+
+
+# Pages
+
+
+def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Files that lie beside docs/ are taken from there, and links that lead out of docs/ lead to
+    pages of the site, or become text."""
+    folder, text = f"docs/{posixpath.dirname(docname)}", source[0]
+    if (above := f"{docname.upper()}.md") in ABOVE:
+        folder, text = "", (ROOT / above).read_text("utf-8")
+    text = _MADE.sub(lambda match: MADE[match[1]](), text)
+
+    def inside(match: re.Match[str]) -> str:
+        picture, label, path, anchor = match.groups("")
+        path = posixpath.normpath(posixpath.join(folder, path))
+        if page := ABOVE.get(path) or (path.startswith("docs/") and path.removeprefix("docs")):
+            named = label.rpartition("/")[2] == posixpath.basename(path)  # its title says more
+            return f"{picture}[{'' if named else label}]({page}{anchor})"
+        return label if label.startswith("`") else f"{label} (`{path}`)"
+
+    source[0] = _LINK.sub(inside, text)
+
+
+def commands() -> str:
+    return "\n".join(_command(make_parser()))
+
+
+def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """A command and those below it, each with its usage, its text and its options."""
+    below: dict[str, argparse.ArgumentParser] = {}
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            below = action.choices
+        elif action.dest != "help" and action.help:
+            names = ", ".join(action.option_strings) or str(action.metavar)
+            if action.option_strings and action.nargs != 0:
+                names += f" {action.metavar or action.dest.upper()}"
+            text = action.help % {**vars(action), "prog": parser.prog}
+            rows.append(f"| `{names}` | {_escaped(text)} |")
+    if parser.prog != make_parser().prog:
+        yield f"## {parser.prog}\n"
+        yield f"```text\n{parser.format_usage().removeprefix('usage: ').strip()}\n```\n"
+        yield _escaped(parser.description or "") + "\n"
+        if rows:
+            yield "\n".join(["| argument | means |", "|---|---|", *rows]) + "\n"
+        if examples := (parser.epilog or "").removesuffix(GLOBAL_OPTIONS).strip("\n"):
+            yield f"```text\n{examples}\n```\n"
+    for one in below.values():
+        yield from _command(one)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([*_`\[\]|<])", r"\\\1", text)
+
+
+def metrics() -> str:
+    rows = [
+        f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {_escaped(means)} |"
+        for name, (kind, means, labels) in METRICS.items()
+    ]
+    return "\n".join(["| metric | type | labels | means |", "|---|---|---|---|", *rows])
+
+
+MADE: dict[str, Callable[[], str]] = {"commands": commands, "metrics": metrics}
+
+
+# Names
+
+
+def link_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Settings are defined by the rows of their page; all other names lead to where they are."""
+    docname = app.env.docname
+    if docname == "reference/settings":
+        for table in list(doctree.findall(nodes.table)):
+            table.replace_self(_definitions(app, docname, table))
+    if docname == "changelog":  # names that are gone
+        return
+    scrapys = InventoryAdapter(app.env).named_inventory["scrapy"]
+    for literal in list(doctree.findall(nodes.literal)):
+        if isinstance(literal.parent, (nodes.term, nodes.reference, pending_xref)):
+            continue
+        if target := _target(literal.astext(), scrapys):
+            domain, kind, name = target
+            link = pending_xref(
+                "", refdomain=domain, reftype=kind, reftarget=name, refdoc=docname, refexplicit=True
+            )
+            literal.replace_self(link)
+            link += literal
+
+
+def _target(text: str, scrapys: Any) -> tuple[str, str, str] | None:
+    if match := re.match(r"(REDISQ_[A-Z_]*[A-Z])\b(?!…)", text):
+        return None if match[1] == "REDISQ_DASHBOARD_TOKEN" else ("std", "setting", match[1])
+    if (match := re.match(r"([A-Z][A-Z_]+)(?: = .*)?$", text)) and match[1] in scrapys[
+        "std:setting"
+    ]:
+        return "std", "setting", match[1]
+    if (match := re.match(r'meta\["(\w+)"\]', text)) and match[1] in scrapys["std:reqmeta"]:
+        return "std", "reqmeta", match[1]
+    if match := re.match(r"Frontier\.(\w+)\(", text):
+        return "py", "meth", f"scrapy_redisq.Frontier.{match[1]}"
+    return None
+
+
+def _definitions(app: Sphinx, docname: str, table: nodes.table) -> nodes.definition_list:
+    """The table of settings as a list that has room for its sentences."""
+    found = nodes.definition_list()
+    (body,) = table.findall(nodes.tbody)
+    for row in body.findall(nodes.row):
+        name, default, takes, means = (entry[0].children for entry in row)
+        setting = name[0].astext()
+        anchor = nodes.make_id(setting)
+        app.env.domains.standard_domain.note_object("setting", setting, anchor)
+        term = nodes.term("", "", *name, nodes.Text(" = "), *default, ids=[anchor])
+        limits = nodes.paragraph("", "", nodes.emphasis("", "Takes "), *takes, nodes.Text("."))
+        text = nodes.definition("", nodes.paragraph("", "", *means), limits)
+        found += nodes.definition_list_item("", term, text)
+    return found
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_object_type("setting", "setting")
+    app.add_object_type("reqmeta", "reqmeta")
+    app.add_lexer("conf", TextLexer)  # redis.conf
+    app.connect("source-read", read_source)
+    app.connect("doctree-read", link_names)
+    return {"parallel_read_safe": True}

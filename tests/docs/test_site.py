@@ -1,0 +1,27 @@
+"""``make docs`` builds the site: all links lead somewhere, all names that it links are there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.long
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Settings, methods, commands and headings that pages name are those of the code."""
+    for package in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(package, reason=f"NO {package}: the site is not built")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    command += ["-d", str(tmp_path / "doctrees"), str(ROOT / "docs"), str(tmp_path / "site")]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert built.returncode == 0, built.stderr
+    settings = (tmp_path / "site/reference/settings.html").read_text("utf-8")
+    assert "https://docs.scrapy.org/en/latest/topics/settings.html#std-setting-DOWNLOAD_DELAY" in (
+        settings
+    )
+    assert 'id="redisq-lease-ttl"' in settings
