@@ -8,6 +8,7 @@ becomes a link: of a setting of this package or of Scrapy, a key of meta, a comm
 from __future__ import annotations
 
 import argparse
+import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -48,7 +49,8 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
         picture, label, path, anchor = match.groups("")
         path = posixpath.normpath(posixpath.join(folder, path))
         if page := ABOVE.get(path) or (path.startswith("docs/") and path.removeprefix("docs")):
-            named = label.rpartition("/")[2] == posixpath.basename(path)  # its title says more
+            # The title of a page says more than the name of its file.
+            named = path.endswith(".md") and label.rpartition("/")[2] == posixpath.basename(path)
             return f"{picture}[{'' if named else label}]({page}{anchor})"
         return label if label.startswith("`") else f"{label} (`{path}`)"
 
@@ -96,7 +98,23 @@ def metrics() -> str:
     return "\n".join(["| metric | type | labels | means |", "|---|---|---|---|", *rows])
 
 
-MADE: dict[str, Callable[[], str]] = {"commands": commands, "metrics": metrics}
+def status() -> str:
+    """The fields of ``status --json``, of its schema."""
+    schema = json.loads((ROOT / "docs/reference/status.schema.json").read_text("utf-8"))
+    parts = [("## Fields", schema)]
+    parts += [(f"### Fields of {name}", part) for name, part in schema["$defs"].items()]
+    lines = []
+    for head, part in parts:
+        lines += [head, "", "| field | type | means |", "|---|---|---|"]
+        for name, field in part["properties"].items():
+            kinds = field.get("enum") or field.get("type") or field["$ref"].rpartition("/")[2]
+            kind = kinds if isinstance(kinds, str) else ", ".join(kinds)
+            lines.append(f"| `{name}` | {kind} | {field['description']} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+MADE: dict[str, Callable[[], str]] = {"commands": commands, "metrics": metrics, "status": status}
 
 
 # Names
