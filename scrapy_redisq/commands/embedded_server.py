@@ -8,6 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 from scrapy_redisq.commands.options import add_command, add_json
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control.words import size_text
@@ -54,7 +56,7 @@ def look(arguments: Namespace, project: Project) -> int:
     """Say how it stands."""
     status = embedded.status(_folder_of(project))
     if arguments.json:
-        told = {**vars(status), "address": f"unix://{status.socket}"}
+        told = {**asdict(status), "address": f"unix://{status.socket}"}
         del told["socket"]
         print(json.dumps(told, default=str))
     else:

@@ -6,11 +6,12 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msgspec.structs import replace
 from scrapy.http import Request
 
 from scrapy_redisq.control.looks import LookMethods, growth_limit_of

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import asdict
+
 from scrapy_redisq.control.stored import StoredFrontier
 from scrapy_redisq.control.words import utc
 from scrapy_redisq.errors import FrontierError
@@ -92,7 +94,7 @@ class SlotStatus:
     def to_json(self) -> dict[str, Any]:
         """All of it in JSON's types; the limit's parts beside the rest, 0: no such limit."""
         told = {name: value for name, value in vars(self).items() if name != "limit"}
-        limit = {**vars(self.limit), "rate": round(self.limit.rate, 6)}
+        limit = {**asdict(self.limit), "rate": round(self.limit.rate, 6)}
         return {**told, "limit_delay": limit.pop("delay"), **limit}
 
 

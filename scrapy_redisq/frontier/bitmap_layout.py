@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 BLOCK_BYTES = 128
 QUARTERS = 4
@@ -96,8 +97,7 @@ def _best_shape(error: float) -> tuple[float, int]:
     return best
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """The shape of one layer of the bitmap filter."""
 
     blocks: int

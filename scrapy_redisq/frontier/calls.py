@@ -8,10 +8,11 @@ Inputs and replies are documented in the head of each Lua file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
@@ -39,8 +40,7 @@ T = TypeVar("T")
 # Who joins
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """The run that a shard is in. ``began``: when, in us by shard 0's clock.
 
     ``new``: it was begun by this very call. ``inherits``: what it has of the run before, see
@@ -64,8 +64,7 @@ class Joined:
     paused: bool = False
 
 
-@dataclass(frozen=True)
-class RunTerms:
+class RunTerms(Struct, frozen=True):
     """Which run a worker wants to be in: REDISQ_RUN, REDISQ_RESUME, REDISQ_KEEP_SEEN and
     REDISQ_KEEP_ALIVE; and how large it may become."""
 
@@ -124,8 +123,7 @@ def come_back(run: str, former: str) -> Intent:
     return {"intent": "return", "run": run, "former": former}
 
 
-@dataclass(frozen=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """A worker that joins: its id, the seconds after which it is dead without a sign of life, its
     ``info`` for people, and the limits that it brings."""
 

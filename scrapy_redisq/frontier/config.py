@@ -3,9 +3,8 @@ does by itself where nobody says otherwise."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-
 import msgspec
+from msgspec.structs import replace
 
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.slot_names import shard_numbers, shard_of
@@ -33,8 +32,7 @@ SLOT_TTL = 3_600.0
 lua/shared/slots/state.lua."""
 
 
-@dataclass(frozen=True)
-class FrontierConfig:
+class FrontierConfig(msgspec.Struct, frozen=True):
     """Configuration of one run.
 
     ``dupefilter`` is "bloom", "exact", or the import path of a foreign filter (then the frontier
@@ -108,7 +106,7 @@ def shown_arguments(stored: str) -> str:
     return stored.partition(" ")[2]
 
 
-STORED = {field.name for field in fields(FrontierConfig)} - {"any_shards"}
+STORED = set(FrontierConfig.__struct_fields__) - {"any_shards"}
 """The fields that are kept in ``meta``."""
 
 SETTING_OF = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class Fill(NamedTuple):
@@ -16,8 +17,7 @@ class Fill(NamedTuple):
     maxmemory: int
 
 
-@dataclass(frozen=True)
-class GrowthLimit:
+class GrowthLimit(Struct, frozen=True):
     """REDISQ_MAX_PENDING requests, and REDISQ_MAX_MEMORY: bytes of a server, or up to 1 a share of
     its maxmemory. 0: no such limit."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 RATE_TAKES = "a number of requests per s, m, h or d, such as '30/m'"
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*([smhd])\s*")
@@ -29,8 +31,7 @@ DELAY_TAKES = f"'delay' ({OPTION_TAKES['delay']})"
 LIMIT_TAKES = ", ".join(f"{name!r} ({takes})" for name, takes in OPTION_TAKES.items())
 
 
-@dataclass(frozen=True)
-class SlotLimit:
+class SlotLimit(Struct, frozen=True):
     """What the whole fleet may do with one slot. 0: no limit.
 
     ``delay`` in seconds between two starts, ``concurrency`` downloads at a time, ``rate`` starts a
@@ -56,8 +57,7 @@ class SlotLimit:
         return cls(delay / 1e6, concurrency, 1e6 / interval if interval else 0.0, burst)
 
 
-@dataclass(frozen=True)
-class BackOff:
+class BackOff(Struct, frozen=True):
     """What failures lead to: the ``longest`` pause in seconds, and after how many in a row a slot
     is set aside (0: never)."""
 
@@ -68,8 +68,7 @@ class BackOff:
 BACK_OFF = BackOff()
 
 
-@dataclass(frozen=True)
-class Throttle:
+class Throttle(Struct, frozen=True):
     """Terms of AutoThrottle over the whole fleet.
 
     ``target`` downloads of a slot at a time on average; delays in seconds: of a slot that is not

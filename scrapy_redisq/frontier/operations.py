@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True)
-class Lease:
+
+class Lease(Struct, frozen=True):
     """An entry that this worker holds. ``deliveries``: how many workers died with it before."""
 
     id: str
@@ -18,8 +18,7 @@ class Lease:
     entry: bytes
 
 
-@dataclass(eq=False, slots=True)
-class Link:
+class Link(Struct, eq=False):
     """A request that a page of one shard has sent to another shard, which has another log.
 
     ``safe``: its shard can no longer lose it. ``post`` stands for it until then.
@@ -38,8 +37,7 @@ class Link:
                 post.delivered(post.id)
 
 
-@dataclass(eq=False, slots=True)
-class Post:
+class Post(Struct, eq=False):
     """The links that the end of a page has left in its shard, until none of them is ``unsafe``."""
 
     id: str
@@ -47,8 +45,7 @@ class Post:
     delivered: Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueue:
+class Enqueue(Struct, frozen=True):
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
 
     ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
@@ -75,8 +72,7 @@ class Enqueue:
 Ending = Literal["done", "released", "dead", "backed_off", "retried"]
 
 
-@dataclass(frozen=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
     exception and the HTTP status; ``foreign``: enqueued by nobody), "backed_off" (released, as the
     ``entry``), "retried" (as the ``entry``, with its priority and delay in ms).
@@ -106,15 +102,13 @@ class Finish:
         return [one for one in self.links if one.link is not None and not one.link.safe]
 
 
-@dataclass(frozen=True)
-class Delivered:
+class Delivered(Struct, frozen=True):
     """A post is no longer needed."""
 
     post: str
 
 
-@dataclass(frozen=True)
-class Letter:
+class Letter(Struct, frozen=True):
     """A dead letter of a request that could not be enqueued, and that no page stands for.
 
     One is kept for each ``identity``. ``entry`` is b"" if the request cannot be kept.
@@ -133,8 +127,7 @@ class Letter:
 Operation = Enqueue | Finish | Letter | Delivered
 
 
-@dataclass(frozen=True)
-class DownloadResult:
+class DownloadResult(Struct, frozen=True):
     """How a download ended, for its slot. ``status`` 0: there was no answer; negative: that of
     its robots.txt, -1: not known.
 
@@ -207,8 +200,7 @@ class TurnGrant(NamedTuple):
         return self.news == -1
 
 
-@dataclass
-class Reply:
+class Reply(Struct):
     """The reply to an exchange. ``status`` as documented in ``exchange.lua``."""
 
     status: str

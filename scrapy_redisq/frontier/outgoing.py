@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from scrapy_redisq.frontier.exchange import Cargo
 from scrapy_redisq.frontier.operations import (
@@ -23,8 +24,7 @@ MAX_BYTES = 4_000_000
 """Size of the entries in one exchange; one larger entry still goes alone."""
 
 
-@dataclass
-class Batch:
+class Batch(Struct):
     """The cargo of one exchange. It is kept until it is answered, as it may be sent again."""
 
     operations: list[Operation]

@@ -6,7 +6,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from scrapy_redisq.frontier.operations import Enqueue, Letter, Operation
 

@@ -14,10 +14,10 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import redis.asyncio
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from scrapy_redisq.errors import (

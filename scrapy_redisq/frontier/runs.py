@@ -12,8 +12,10 @@ import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from scrapy_redisq.errors import (
     FrontierCorrupt,
@@ -79,8 +81,7 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-@dataclass(frozen=True)
-class Newcomer:
+class Newcomer(Struct, frozen=True):
     """A worker that joins. ``since``: when it was started, see `first_look`; ``young``: seconds, a
     run that began no longer ago is begun anew where shard 0 has lost it."""
 

@@ -10,11 +10,11 @@ import functools
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 from redis.exceptions import (
     AskError,
     ClusterError,
@@ -52,8 +52,7 @@ def raw_string(data: bytes) -> msgspec.Raw:
     return msgspec.Raw(head + data)
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(Struct, frozen=True):
     """One script: its name for messages, its text, and the SHA-1 that Redis knows it by."""
 
     name: str
@@ -124,8 +123,7 @@ def known_scripts() -> dict[str, str]:
     return {load(file, backend).sha: file for file in scripts for backend in BACKENDS}
 
 
-@dataclass(frozen=True)
-class Call(Generic[T]):
+class Call(Struct, Generic[T], frozen=True):
     """One run of a script on the shard whose meta key is ``key``."""
 
     script: Script

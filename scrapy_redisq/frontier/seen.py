@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from scrapy_redisq.frontier.bitmap_layout import bitmap_layers
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -25,8 +26,7 @@ ANYWHERE = ("redisq:{probe}:",)
 """Any prefix will do on one server."""
 
 
-@dataclass(frozen=True)
-class SeenFilter:
+class SeenFilter(Struct, frozen=True):
     """How a backend is called: how a fingerprint is encoded for it, and with which parameters.
 
     ``error_rate`` of the Bloom filters holds at any size, ``capacity`` is how many are expected.
@@ -69,8 +69,7 @@ def _normalised(fingerprint: bytes) -> bytes:
     return hashlib.blake2b(fingerprint, digest_size=FINGERPRINT_BYTES).digest()
 
 
-@dataclass(frozen=True)
-class SeenStatus:
+class SeenStatus(Struct, frozen=True):
     """A dupefilter: its fingerprints, how many fit before it grows, and the share of new URLs that
     it takes for seen by now, at most."""
 

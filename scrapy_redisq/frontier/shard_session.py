@@ -11,8 +11,9 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.exchange import read_reply, result_item

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 from scrapy_redisq.frontier.calls import ANY_RUN, RunTerms
 from scrapy_redisq.frontier.config import REWIND, FrontierConfig
@@ -20,8 +21,7 @@ SUSPECT_FROM = 2
 its requests; few requests are there at a second death, too."""
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """How a worker takes part. Durations in seconds."""
 
     name: str
@@ -53,8 +53,7 @@ class Terms:
     """Deliveries from which a request is a suspect."""
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """How many entries a worker could take now: in all, of one slot, and of slots it has some of.
 
     ``low``: its leases will not last long, so that an exchange is worth it. ``within``: seconds in
@@ -132,8 +131,7 @@ async def _certain() -> None:
     """There is but one server."""
 
 
-@dataclass(frozen=True)
-class ServerHelp:
+class ServerHelp(Struct, frozen=True):
     """Calls of a run session to its connection (see `scrapy_redisq.server.connection`)."""
 
     revive: Callable[[], None] = lambda: None

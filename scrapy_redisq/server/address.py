@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from msgspec import Struct
 
 from scrapy_redisq.server.url import wrong
 
@@ -57,8 +58,7 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\[\]:@\s]+))(?::(\d{1,5
 _QUOTE_IT = "write the characters /?#[]@:% of user and password as %2F and so on"
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(Struct, frozen=True):
     """One server, by a ``redis://``, ``rediss://`` or ``unix://`` URL, whose rest redis-py reads
     itself; or what one of the subclasses says. ``options`` stand behind the "?"; ``passwords`` are
     as in the URL, and decoded."""
@@ -74,8 +74,7 @@ class Address:
         return _checks_host_name(self.options)
 
 
-@dataclass(frozen=True)
-class ClusterNodes(Address):
+class ClusterNodes(Address, frozen=True):
     """``redis+cluster://`` or ``rediss+cluster://``: ``nodes`` are some of a cluster, who name the
     others. ``user`` is name and password for all of them, as they stand in the URL."""
 
@@ -90,8 +89,7 @@ class ClusterNodes(Address):
         return f"redis{'s' * self.tls}://{at}{name}:{port}/0" + (f"?{query}" if query else "")
 
 
-@dataclass(frozen=True)
-class SentinelService(Address):
+class SentinelService(Address, frozen=True):
     """``redis+sentinel://`` or ``rediss+sentinel://``: ``service`` is what the Sentinels at
     ``sentinels`` call the primary. Users and passwords are decoded, None where there is none."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import Any
 
 import redis
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """What a server says of its memory, in bytes, and whether it takes writes. A user who may not
     ask is told nothing: all zeros."""
 

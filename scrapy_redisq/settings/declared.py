@@ -6,9 +6,11 @@ Durations are seconds, sizes are bytes. ``lease_ttl`` is REDISQ_LEASE_TTL.
 from __future__ import annotations
 
 from scrapy_redisq.frontier.config import DEAD_MAX, MOST_SHARDS, REWIND, FrontierConfig
-from scrapy_redisq.frontier.limits import LONGEST, MOST, BackOff
+from scrapy_redisq.frontier.limits import BACK_OFF, LONGEST, MOST
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.setting import Setting
+
+_CONFIG = FrontierConfig()
 
 
 class CrawlSettings:
@@ -17,10 +19,10 @@ class CrawlSettings:
     enabled = Setting(True, checks.boolean)
     url = Setting("embedded://", checks.url)
     frontier = Setting("%(spider)s", checks.frontier_pattern)
-    scheduling = Setting(FrontierConfig.scheduling, checks.one_of("slot", "priority"))
-    order = Setting(FrontierConfig.order, checks.one_of("fifo", "lifo"))
-    dupefilter_error_rate = Setting(FrontierConfig.error_rate, checks.number(1e-9, 0.1))
-    dupefilter_capacity = Setting(FrontierConfig.capacity, checks.whole(1_000, 10_000_000_000))
+    scheduling = Setting(_CONFIG.scheduling, checks.one_of("slot", "priority"))
+    order = Setting(_CONFIG.order, checks.one_of("fifo", "lifo"))
+    dupefilter_error_rate = Setting(_CONFIG.error_rate, checks.number(1e-9, 0.1))
+    dupefilter_capacity = Setting(_CONFIG.capacity, checks.whole(1_000, 10_000_000_000))
     resume = Setting(True, checks.boolean)
     run = Setting("", checks.run_pattern)
     keep_seen = Setting(False, checks.boolean)
@@ -58,7 +60,7 @@ class SlotSettings:
     fleet_limits = Setting(False, checks.boolean)
     autothrottle = Setting(False, checks.boolean)
     backoff_codes = Setting((429, 503), checks.statuses)
-    slot_give_up = Setting(BackOff.give_up, checks.whole(0, 1_000))
+    slot_give_up = Setting(BACK_OFF.give_up, checks.whole(0, 1_000))
     set_aside_wait = Setting(600.0, checks.seconds(0, checks.YEAR))
     crawl_delay_max = Setting(60.0, checks.seconds(0, LONGEST))
     retry_delays = Setting(checks.EXPONENTIAL, checks.delays)

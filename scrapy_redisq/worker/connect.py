@@ -7,10 +7,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TypeVar
 
 import redis
+from msgspec.structs import replace
 
 from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerFull, ServerUnreachable
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms

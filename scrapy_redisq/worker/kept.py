@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from scrapy.http import Request
 
 from scrapy_redisq._scrapy.engine import Engine

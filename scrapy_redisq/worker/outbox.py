@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any
 
+from msgspec import Struct
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.http import Request
@@ -49,8 +49,7 @@ MOST_EXPLAINED = 20
 """Reasons why requests stay in this process that are logged: keys of meta may be without end."""
 
 
-@dataclass
-class _Asked:
+class _Asked(Struct):
     """A request that is taken in: as it was ``given``, and as it is stored.
 
     ``page`` asks for it; ``own`` is its fingerprint, ``delay`` in seconds. The rest is as in

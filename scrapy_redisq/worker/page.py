@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 from scrapy import Item
 from scrapy.http import Request
 from twisted.python.failure import Failure
@@ -41,8 +41,7 @@ MOST_TRIES = 2**31
 _encode = msgspec.msgpack.Encoder().encode
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Why a request becomes a dead letter.
 
     ``error`` is the type of the exception or "", ``status`` that of the response or 0. A
@@ -79,8 +78,7 @@ class Problem:
         return Letter(slot, 0, identity, self.reason, self.text, self.error, self.status)
 
 
-@dataclass
-class Download:
+class Download(Struct):
     """A page's download, which ``began`` at a time.monotonic() (0: not yet).
 
     ``status`` is that of its response. ``ignored``: a downloader middleware has raised
@@ -128,8 +126,7 @@ class Output:
             self._most_links = 1_000 + 2 * len(self.links)
 
 
-@dataclass(eq=False)
-class Page:
+class Page(Struct, eq=False):
     """A request in progress.
 
     ``problem`` is there once something went wrong. The page is not over while it ``waits_for``
@@ -150,7 +147,7 @@ class Page:
     problem: Problem | None = None
     back: Finish | None = None
     retry: Finish | None = None
-    tries: int = field(init=False)
+    tries: int = 0
 
     asked_again = True
     is_kept = False
@@ -203,8 +200,7 @@ class Page:
         return Finish(self.lease.id, "done")
 
 
-@dataclass(eq=False)
-class KeptPage(Page):
+class KeptPage(Page, eq=False):
     """A kept request in progress or waiting; its lease is none of the frontier (`KeptRequests`).
 
     ``holder`` is the page of the frontier that asked for it; None: ``start()`` or a handler of

@@ -9,9 +9,9 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 from scrapy import signals
 from scrapy.crawler import Crawler

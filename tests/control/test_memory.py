@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from importlib import resources
 
 import pytest
+from msgspec.structs import replace
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier

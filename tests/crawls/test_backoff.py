@@ -34,7 +34,7 @@ from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import Run, constants
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
-BACK_OFF = "scrapy_redisq.frontier.limits.BACK_OFF"
+BACK_OFF = "scrapy_redisq.worker.connect.BACK_OFF"
 
 # Judging
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import json
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 from scrapy.http import Request
 from scrapy.settings import Settings
 
@@ -110,7 +110,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 
     def make(limits: dict[str, dict[str, Any]], **options: Any) -> Worker:
         texts = {slot: parse_limit(given).to_text() for slot, given in limits.items()}
-        return Worker(client, NAME, dataclasses.replace(EXACT), limits=texts, **options)
+        return Worker(client, NAME, replace(EXACT), limits=texts, **options)
 
     return make
 

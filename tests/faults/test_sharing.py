@@ -96,7 +96,7 @@ def test_f38_redirects_and_retries(rig: Rig) -> None:
         REDIRECT_MAX_TIMES=4,
         # While few pages are known, those that fail may be all there is: ten failures in a row
         # would be a pause of 50 s.
-        **constants({"scrapy_redisq.frontier.limits.BACK_OFF.longest": 2}),
+        **constants({"scrapy_redisq.worker.connect.BACK_OFF.longest": 2}),
     )
     rig.fleet()
     rig.finish()

@@ -14,6 +14,7 @@ from hashlib import sha1
 from typing import Any, TypeVar
 
 import redis
+from msgspec.structs import replace
 
 from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import admin, calls, runs
@@ -162,7 +163,7 @@ class Worker:
     # What happens in the worker
 
     def change_terms(self, **changes: Any) -> None:
-        self.run_session.terms = dataclasses.replace(self.run_session.terms, **changes)
+        self.run_session.terms = replace(self.run_session.terms, **changes)
 
     def enqueue(self, url: str, *, page: Lease | None = None, **options: Any) -> Enqueue:
         """Take a request, to be sent by the next exchange. Options as of `request`."""

@@ -5,7 +5,6 @@ No entry ends a worker, hides a request or keeps a crawl from ending; a damaged 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from msgspec.structs import replace
 
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
@@ -42,7 +42,7 @@ def one_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 def _maker(client: redis.Redis) -> Callable[..., Worker]:
     def make(**config: Any) -> Worker:
-        return Worker(client, NAME, dataclasses.replace(EXACT, **config))
+        return Worker(client, NAME, replace(EXACT, **config))
 
     return make
 

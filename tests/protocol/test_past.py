@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import redis
+from msgspec.structs import replace
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier, Pushed
@@ -146,7 +146,7 @@ def test_marks_of_releases(client: redis.Redis, frontier: Frontier) -> None:
 
 def test_several_shards_are_summed(client: redis.Redis, frontier: Frontier) -> None:
     """A shard that nobody has exchanged with in a time counts as it was before."""
-    worker = Worker(client, NAME, dataclasses.replace(EXACT, shards=2))
+    worker = Worker(client, NAME, replace(EXACT, shards=2))
     for n in range(4):
         pass_time(client, 10, shards=2)
         for host in range(8):

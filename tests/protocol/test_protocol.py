@@ -5,7 +5,6 @@ What happens when everything goes wrong at once is in test_protocol_machine.py.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
@@ -40,7 +40,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
     """Makes workers of the frontier "books"; keywords are those of its configuration."""
 
     def make(**config: Any) -> Worker:
-        return Worker(client, NAME, dataclasses.replace(EXACT, **config))
+        return Worker(client, NAME, replace(EXACT, **config))
 
     return make
 
@@ -608,7 +608,7 @@ def test_another_configuration(
         first = Worker(client, NAME, EXACT)
         before = client.hgetall(key("meta"))
         with pytest.raises(ConfigurationMismatch, match=setting) as raised:
-            Worker(client, NAME, dataclasses.replace(EXACT, **change))
+            Worker(client, NAME, replace(EXACT, **change))
         (field,) = change
         stored, given = raised.value.differences[setting]
         assert (stored, given) == (str(getattr(EXACT, field)), str(change[field]))
@@ -618,7 +618,7 @@ def test_another_configuration(
 
 
 def with_arguments(text: str, **options: Any) -> FrontierConfig:
-    return dataclasses.replace(EXACT, arguments=text, **options)
+    return replace(EXACT, arguments=text, **options)
 
 
 UK, DE, NONE = "00000001 site=uk", "00000002 site=de", "00000000 "
@@ -665,7 +665,7 @@ def test_where_arguments_are_not_compared(client: redis.Redis) -> None:
 def test_what_may_differ(redis_server: RedisServer) -> None:
     """A producer knows no spider; the backend is what the run was begun with."""
     with redis_server.client() as client:
-        producer = Worker(client, NAME, dataclasses.replace(EXACT, spider="", backend="bitmap"))
+        producer = Worker(client, NAME, replace(EXACT, spider="", backend="bitmap"))
         worker = Worker(client, NAME, EXACT)
         assert worker.joined.config.backend == "bitmap"
         assert worker.joined.config.spider == "books"

@@ -8,12 +8,12 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from msgspec.structs import replace
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from msgspec.structs import replace
 
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
@@ -40,7 +40,7 @@ from scrapy_redisq.frontier.terms import Terms
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker
 
-THREE = dataclasses.replace(EXACT, shards=3)
+THREE = replace(EXACT, shards=3)
 HOSTS = [next(host for host in map(str, range(99)) if shard_of(host, 3) == n) for n in range(3)]
 """One host for each of three shards."""
 
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """``config`` is of one shard, and of three, but for producers: on one server these have one."""
     if "config" in metafunc.fixturenames:
         shards = (1,) if "frontier" in metafunc.fixturenames else (1, 3)
-        configs = [dataclasses.replace(EXACT, shards=number) for number in shards]
+        configs = [replace(EXACT, shards=number) for number in shards]
         metafunc.parametrize("config", configs, ids=map(str, shards))
 
 
@@ -171,7 +171,7 @@ class TestAge:
     def test_one_of_another_crawl(self, client: redis.Redis, config: FrontierConfig) -> None:
         """With other arguments it does not belong to the run that is complete, and begins its own;
         one of which they are not known does."""
-        of_uk, of_de = (dataclasses.replace(config, arguments=text) for text in ("1 uk", "2 de"))
+        of_uk, of_de = (replace(config, arguments=text) for text in ("1 uk", "2 de"))
         complete(client, of_uk, "a")
         shift(client, "ended", -5)
         for same in (of_uk, config):
@@ -184,7 +184,7 @@ class TestAge:
     def test_a_name_of_another_crawl(self, client: redis.Redis) -> None:
         """Where a run of that name is complete, a worker with other arguments is refused: it would
         end as if all that it was to fetch were there."""
-        of_uk, of_de = (dataclasses.replace(EXACT, arguments=text) for text in ("1 uk", "2 de"))
+        of_uk, of_de = (replace(EXACT, arguments=text) for text in ("1 uk", "2 de"))
         of_today = RunTerms("today")
         complete(client, of_uk, "a", terms=of_today)
         with pytest.raises(ConfigurationMismatch, match="'uk' there and 'de' here"):
@@ -246,7 +246,7 @@ class TestNamed:
     def test_a_complete_run(self, client: redis.Redis, config: FrontierConfig) -> None:
         """It never begins again, whatever the configuration is by now."""
         complete(client, config, "a", "b", "c", terms=RunTerms("monday"))
-        changed = dataclasses.replace(config, order="lifo", dupefilter="bloom", backend="bitmap")
+        changed = replace(config, order="lifo", dupefilter="bloom", backend="bitmap")
         for given in (config, changed):
             for terms in (RunTerms("monday"), RunTerms("monday", resume=False, keep_seen=True)):
                 with pytest.raises(RunOver, match=r"'monday'.*give REDISQ_RUN another name"):
@@ -476,7 +476,7 @@ class TestEnd:
     def test_a_sealed_shard_takes_nothing(self, client: redis.Redis) -> None:
         """What a worker that has just joined wants to add to a shard that was looked at for the
         last time is not taken before the shard has been opened."""
-        config = dataclasses.replace(EXACT, shards=3)
+        config = replace(EXACT, shards=3)
         former = join(client, config)
         former.exchange_all()
         expire(client, former)
@@ -629,7 +629,7 @@ class TestBegin:
         shift(client, "began", -60)
         now = _now(client)
         newcomers = [
-            dataclasses.replace(_newcomer(config, f"w{n}"), terms=ANEW, since=now - n * 1_000_000)
+            replace(_newcomer(config, f"w{n}"), terms=ANEW, since=now - n * 1_000_000)
             for n in range(3)
         ]
         joined = in_turn(

@@ -6,7 +6,6 @@ What happens when everything goes wrong at once is in test_protocol_machine.py.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, cast
 import pytest
 import redis
 import redis.asyncio
+from msgspec.structs import replace
 from scrapy.http import Request
 
 from lab.servers import RedisServer, any_server, wait_until
@@ -35,7 +35,7 @@ NAME = "books6"
 HOSTS = ["a", "ü", "x:80"]
 """One of each shard."""
 
-CONFIG = dataclasses.replace(EXACT, shards=3, spread=True)
+CONFIG = replace(EXACT, shards=3, spread=True)
 
 Keys = dict[bytes, bytes]
 
@@ -449,7 +449,7 @@ def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
         servers.lose(0, before)
         die(servers, first)
         new = [runs.Newcomer(calls.Registration(f"w{n}", 600.0), CONFIG) for n in range(2)]
-        joins = [runs.join(NAME, dataclasses.replace(one, young=600.0)) for one in new]
+        joins = [runs.join(NAME, replace(one, young=600.0)) for one in new]
         one, other = in_turn(cast(Any, servers), joins, random.Random(seed))
         second = servers.member()
         assert one.run == other.run == second.joined.run != first.joined.run

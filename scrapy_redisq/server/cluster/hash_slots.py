@@ -11,10 +11,10 @@ import math
 import re
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import redis
+from msgspec import Struct
 from redis.crc import key_slot
 from redis.exceptions import ClusterDownError, MovedError, ReadOnlyError, ResponseError
 
@@ -48,8 +48,7 @@ _WAIT: Command = ("WAIT", 1, 500)
 _OLD_MAP = re.compile(r"\b(CLUSTERDOWN|MASTERDOWN|READONLY)\b")
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(Struct, frozen=True):
     """Commands for a node: by one connection, in one go. They are answered by a list of replies, in
     which errors are exceptions. ``quick``: by a new connection, with a short time-out."""
 

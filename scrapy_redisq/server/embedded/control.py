@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import redis
+from msgspec import Struct
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -18,8 +18,7 @@ from scrapy_redisq.server.embedded.keeper import ANSWER_TIMEOUT
 from scrapy_redisq.server.embedded.locks import file_errors
 
 
-@dataclass(frozen=True)
-class EmbeddedStatus:
+class EmbeddedStatus(Struct, frozen=True):
     """What is known of a folder's server. ``None``: unknown, as it is not running or is busy."""
 
     folder: Path

@@ -8,10 +8,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import redis
+from msgspec import Struct
 from redis.exceptions import AuthorizationError, NoPermissionError
 
 from scrapy_redisq.server.address import SentinelService
@@ -45,8 +45,7 @@ class _Refused(Exception):
     """Raised when a Sentinel answers, but not what was asked. The message says what to change."""
 
 
-@dataclass(frozen=True)
-class View:
+class View(Struct, frozen=True):
     """What one Sentinel says of the service."""
 
     sentinel: str

@@ -6,10 +6,10 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT

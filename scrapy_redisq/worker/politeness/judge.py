@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 
+from msgspec import Struct
 from scrapy.crawler import Crawler
 from scrapy.http import Request, Response
 from scrapy.utils.misc import load_object
@@ -23,8 +23,7 @@ TELL_AGAIN = SLOT_TTL / 2
 """Seconds after which a status is told again, before the frontier forgets the slot."""
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """A slot as this worker knows it. Times are those of time.monotonic().
 
     ``status``: the last one that the frontier was told, at ``told_at``. ``well``: the last answer

@@ -13,7 +13,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.inbox import PATIENCE
@@ -43,8 +44,7 @@ EARLY = 0.2
 earlier."""
 
 
-@dataclass
-class Allowance:
+class Allowance(Struct):
     """This worker's allowance for one slot. Times are those of time.monotonic().
 
     ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None

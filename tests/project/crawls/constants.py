@@ -1,8 +1,10 @@
 """Constants of the package that a test makes smaller: it has no hour."""
 
 import json
-from dataclasses import is_dataclass
 from pkgutil import resolve_name
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Constants:
@@ -13,5 +15,8 @@ class Constants:
             path, _, name = place.rpartition(".")
             owner = resolve_name(path)
             assert isinstance(getattr(owner, name), (int, float))
-            is_frozen = is_dataclass(owner) and not isinstance(owner, type)
-            (object.__setattr__ if is_frozen else setattr)(owner, name, value)
+            if isinstance(owner, Struct):  # the name of its module stands for another one
+                module, _, holder = path.rpartition(".")
+                setattr(resolve_name(module), holder, replace(owner, **{name: value}))
+            else:
+                setattr(owner, name, value)
