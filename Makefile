@@ -14,6 +14,7 @@
 # make simulate  crawls on virtual time, as many as MINUTES (10) allow, each by another seed
 # make screenshots  the pictures of docs/operate/dashboard.md, of the dashboard in chromium
 # make docs   the documents as a site, docs/_build/index.html; warnings are errors
+# make dist   a release: source distribution and wheel in dist/, checked
 # make picture  docs/architecture.svg, drawn from the imports
 # make lint   style and types
 
@@ -27,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 MINUTES = 10
 
-.PHONY: demo test check test-servers faults mutants simulate scrapy-tests docs picture screenshots lint clean
+.PHONY: demo test check test-servers faults mutants simulate scrapy-tests dist docs picture screenshots lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -60,6 +61,11 @@ simulate: $(VENV)/.dev
 
 screenshots: $(VENV)/.dev
 	$(BIN)/python -m tests.dashboard.screenshots
+
+dist: $(VENV)/.dev
+	rm -rf build dist
+	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+	$(BIN)/python -m twine check --strict dist/*
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import scrapy_redisq
 from lab import session
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,20 @@ def own_files() -> set[str]:
         return {name for name in text.splitlines() if ".egg-info/" not in name}
     listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
     return {name for name in listed.splitlines() if (ROOT / name).is_file()}
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +66,7 @@ def _build(folder: Path) -> Path:
         shutil.copy(ROOT / name, copy)
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
     command = [sys.executable, "-W", "ignore", "-c", code]
-    subprocess.run(command, cwd=folder / "source", check=True, capture_output=True, timeout=120)
+    run(command, folder / "source")
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
@@ -66,13 +82,29 @@ def test_a_source_distribution_has_all(sdist: Path) -> None:
     assert {"tests/project/scrapy.cfg", "docs/howto/sinks.md", "example_project/scrapy.cfg"} <= held
 
 
-def test_a_wheel_has_all_of_the_package(sdist: Path, tmp_path: Path) -> None:
-    """Python, the Lua files of all folders, and what says that it is typed."""
-    command = [sys.executable, "-W", "ignore", "setup.py", "build_py", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=sdist, check=True, capture_output=True, timeout=120)
-    held = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+def test_a_wheel_is_installed(sdist: Path, tmp_path: Path) -> None:
+    """A package index takes both; the wheel has Python, the Lua files of all folders and py.typed,
+    and its command runs where no checkout is."""
+    pytest.importorskip("setuptools", "77", reason="NO setuptools 77: no wheel is tested")
+    pytest.importorskip("twine", reason="NO twine: no wheel is tested")
+    code = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
+    run([sys.executable, "-W", "ignore", "-c", code], sdist)
+    (archive,), (wheel,) = sdist.parent.glob("*.tar.gz"), tmp_path.glob("*.whl")
+    run([sys.executable, "-m", "twine", "check", "--strict", str(archive), str(wheel)], tmp_path)
+    there = tmp_path / "there"
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-compile"]
+    run([sys.executable, "-m", "pip", "install", *quiet, "--target", str(there), str(wheel)], sdist)
+    held = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
+    held = {name for name in held if name.startswith("scrapy_redisq/")}
     assert held == {name for name in own_files() if name.startswith("scrapy_redisq/")}
     assert {f"scrapy_redisq/frontier/lua/{name}.lua" for name in LUA} <= held
+    environment = {**os.environ, "PYTHONPATH": str(there)}
+    said = run([sys.executable, "-m", "scrapy", "redisq", "status", "-h"], tmp_path, environment)
+    assert said.startswith("usage: scrapy redisq status")
+    said = run(
+        [sys.executable, "-c", "print(__import__('scrapy_redisq').__file__)"], tmp_path, environment
+    )
+    assert said.startswith(str(there))
 
 
 def test_the_description_holds_where_no_files_are(sdist: Path) -> None:
@@ -113,3 +145,9 @@ def test_links(description: Callable[[str, str], str], text: str, there: str, no
     """They lead to the repository's page, or become text where it has none."""
     assert description(text, "https://x/r") == there
     assert description(text, "") == nowhere
+
+
+def test_one_version() -> None:
+    """A citation names the version that the package has."""
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert re.findall(r"^version: (.*)", citation, re.M) == [scrapy_redisq.__version__]
