@@ -84,8 +84,10 @@ def _block_errors(hashes: int, most: int = 600) -> list[float]:
 @functools.cache
 def _best_shape(error: float) -> tuple[float, int]:
     """The load of a block and the number of hashes that reach ``error`` in least space."""
-    best = (0.0, HASHES[0])
-    for hashes in HASHES:
+    best = (0.0, HASHES[-1])
+    for hashes in reversed(HASHES):
+        if blocked_bloom_error(best[0], hashes) > error:
+            continue  # the error grows with the load
         low, high = 0.01, 400.0
         for _ in range(30):
             middle = (low + high) / 2
