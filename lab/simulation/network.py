@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,7 @@ class Network:
         self, path: str, masters: int, replicas: bool, clock: VirtualClock, chance: random.Random
     ) -> None:
         self._wire = wire = Wire(path, "redisq:*")
-        wire.ask(0, ("CONFIG SET", "maxmemory", 0), ("SCRIPT FLUSH",))
+        wire.ask(0, ("CONFIG SET", "maxmemory", 0))
         for number in range(MOST):  # FLUSHALL would write a file
             wire.ask(number, ("FLUSHDB",))
         number = max(1, masters)
@@ -191,11 +192,21 @@ class Network:
         ClusterServer.async_client = asynchronous  # type: ignore
 
 
+@functools.cache
+def _client() -> redis.Redis:
+    return redis.Redis(**NAMELESS)
+
+
+@functools.cache
+def _async_client() -> redis.asyncio.Redis:
+    return redis.asyncio.Redis(**NAMELESS)
+
+
 class BlockingClient(redis.Redis):
     """Of what runs in a thread elsewhere: an answer takes no time."""
 
     def __init__(self, server: SimulatedServer) -> None:
-        super().__init__(**NAMELESS)
+        self.__dict__ |= _client().__dict__  # half a millisecond less
         self._server = server
 
     def execute_command(self, *command: Any, **options: Any) -> Any:
@@ -261,7 +272,7 @@ class AsyncClient(redis.asyncio.Redis):
     """A worker's."""
 
     def __init__(self, server: SimulatedServer, timeout: float) -> None:
-        super().__init__(**NAMELESS)
+        self.__dict__ |= _async_client().__dict__
         self._server = server
         self._timeout = timeout
 

@@ -26,7 +26,8 @@ class Waits(Exception):
 
 
 class People:
-    """``pushed``: numbers of what was pushed. ``pauses``: (slot or "", from when, until when)."""
+    """``pushed``: numbers of what was pushed. ``pauses``: (slot or "", from when, until when).
+    ``resumed``: (slot or "", when a server was told)."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -35,6 +36,7 @@ class People:
         self._paused: set[str] = set()
         self.pushed = 0
         self.pauses: list[tuple[str, float, float]] = []
+        self.resumed: list[tuple[str, float]] = []
         time.sleep = self._sleep  # type: ignore[assignment]
 
     @staticmethod
@@ -55,8 +57,15 @@ class People:
         await asyncio.sleep(seconds)
         self._paused.discard(slot)
         self.pauses.append((slot, began, self._world.clock.now))
-        what = f"resume {slot}".rstrip()
-        await self._say(what, lambda one: one.resume(slot) if slot else one.resume_crawl())
+
+        def resume(frontier: Frontier) -> None:
+            self.resumed.append((slot, self._world.clock.now))
+            if slot:
+                frontier.resume(slot)
+            else:
+                frontier.resume_crawl()
+
+        await self._say(f"resume {slot}".rstrip(), resume)
 
     async def push(self) -> None:
         number, self.pushed = self.pushed, self.pushed + 1

@@ -43,6 +43,8 @@ FEATURES = {
     "deep_hidden": 0.3,
     "hidden_fails": 0.15,
     "tries_again": 0.2,
+    "poison": 0.1,
+    "heavy": 0.04,
 }
 """What a spider or its site may do -> how often one does."""
 
@@ -135,7 +137,7 @@ def draw(seed: int) -> Plan:
     """The plan of a seed. Each feature and kind of fault is drawn by a chance of its own: where one
     is added, the others stay as they are."""
     chance = random.Random(f"plan {seed}")
-    pages = chance.choice([10, 20, 20, 30, 40, 60])
+    pages = chance.choice([5, 10, 10, 20, 20, 40])
     features = frozenset(
         name for name, often in FEATURES.items() if random.Random(f"{name} {seed}").random() < often
     )
@@ -174,6 +176,8 @@ def draw(seed: int) -> Plan:
         features -= OF_SLOTS
     elif random.Random(f"give up {seed}").random() < 0.15:
         settings["REDISQ_SLOT_GIVE_UP"] = 3
+    if "poison" in features:  # that it kills its worker is known after so many
+        settings["REDISQ_MAX_DELIVERIES"] = 3
     if "keep_alive" in features:
         features -= {"idle", "again"}  # a worker that stays is never idle, nor is there an end
     hosts = chance.choice([1, 2, 3, 5])

@@ -8,6 +8,7 @@ Masters of a cluster are databases of one Redis.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import random
 from collections.abc import Callable
@@ -22,17 +23,11 @@ from scrapy_redisq.frontier import scripts
 if TYPE_CHECKING:
     from lab.simulation.network import Network
 
-TIME_KEY = "simulation:time"
+SECONDS, MICROSECONDS = "simulation:seconds", "simulation:microseconds"
+"""Keys of what the clock shows."""
 TIME = "server.call('TIME')"
 """What is replaced in the scripts, and by what."""
-VIRTUAL_TIME = f"redis.call('LRANGE', '{TIME_KEY}', 0, 1)"
-
-TIMES = """
-redis.call('DEL', KEYS[1])
-redis.call('RPUSH', KEYS[1], ARGV[1], ARGV[2])
-for i = 3, #ARGV, 2 do redis.call('PEXPIRE', ARGV[i], ARGV[i + 1]) end
-"""
-"""Sets the clock, and how long keys live by it."""
+VIRTUAL_TIME = f"redis.call('MGET', '{SECONDS}', '{MICROSECONDS}')"
 
 SNAPSHOT = """
 local found = {}
@@ -63,6 +58,9 @@ end
 return found
 """
 """The run of the shard whose meta key this is, its state, and which keys live for a time."""
+
+LOOK_EVERY, MOST_CALLS = 0.2, 20
+"""Virtual seconds, and commands, after which keys are looked for that live for a time."""
 
 AOF = ((b"aof_enabled:0", b"aof_enabled:1"), (b"rewrite_time_sec:-1", b"rewrite_time_sec:0"))
 """What INFO says of a server that keeps a log, of which `SimulatedServer.forget_since` loses the
@@ -120,6 +118,10 @@ class SimulatedServer:
         self._late: set[asyncio.Task[None]] = set()
         self._expire: dict[bytes, float] = {}
         """Keys that live for a time -> until when, in virtual seconds."""
+        self._look_at, self._calls = 0.0, 0
+        self._scripts: set[str] = set()
+        """SHA-1 of those that it knows. The real Redis also knows those of former crawls, so that
+        they are not compiled for each crawl."""
 
     # What happens to it
 
@@ -146,22 +148,40 @@ class SimulatedServer:
         self._called.set()
         if (told := self._cluster(command)) is not None:
             return told
+        self._know_script(command)
         now = EPOCH + self._clock.now + self.clock_error
-        times: list[Any] = [int(now), int(now % 1 * 1e6)]
-        for key, until in self._expire.items():
-            times += (key, self._left(until))
-        commands: list[tuple[Any, ...]] = [("EVAL", TIMES, 1, TIME_KEY, *times), command]
-        if self.is_full:  # nothing can be added
-            commands.insert(1, ("CONFIG SET", "maxmemory", 1))
-            commands.append(("CONFIG SET", "maxmemory", 0))
-        answers = self._wire.ask(self.number, *commands, ("EVAL", LOOK, 1, META))
+        commands: list[tuple[Any, ...]] = [
+            ("MSET", SECONDS, int(now), MICROSECONDS, int(now % 1 * 1e6))
+        ]
+        self._calls += 1
+        looks = self._clock.now >= self._look_at or self._calls > MOST_CALLS
+        if looks:
+            self._look_at, self._calls = self._clock.now + LOOK_EVERY, 0
+            commands += [("PEXPIRE", key, self._left(at)) for key, at in self._expire.items()]
+        full = [("CONFIG SET", "maxmemory", number) for number in (1, 0) if self.is_full]
+        commands += [*full[:1], command, *full[1:]]  # nothing can be added
+        look = ("EVAL", LOOK, 1, META) if looks else ("HMGET", META, "run", "state")
+        answers = self._wire.ask(self.number, *commands, look)
         reply = answers[commands.index(command)]
-        self._take_look(answers[-1])
+        if looks:
+            self._take_look(answers[-1])
+        else:
+            self._take_run(answers[-1])
         self.network.spread_news()
         if command[0] == "INFO" and isinstance(reply, bytes):
             for there, told in AOF:
                 reply = reply.replace(there, told)
         return self.redis.decoded(command, reply)
+
+    def _know_script(self, command: tuple[Any, ...]) -> None:
+        if command[0] == "EVAL":
+            self._scripts.add(hashlib.sha1(command[1].encode()).hexdigest())
+        elif command[0] == "EVALSHA" and command[1] not in self._scripts:
+            raise redis.exceptions.NoScriptError("simulated: NOSCRIPT No matching script")
+
+    def forget_scripts(self) -> None:
+        """SCRIPT FLUSH, and what a restart does."""
+        self._scripts.clear()
 
     def _cluster(self, command: tuple[Any, ...]) -> Any:
         """What a node of a cluster answers by itself."""
@@ -187,15 +207,19 @@ class SimulatedServer:
 
     def _take_look(self, told: list[Any]) -> None:
         """Redis counts real time, of which hardly any has passed."""
-        self.run, self.state, *found = told
-        if self.run:
-            self.network.begun.add(self.run)
+        *run, found = told[0], told[1], told[2:]
+        self._take_run(run)
         known, self._expire = self._expire, {}
         for key, left in zip(found[::2], found[1::2], strict=True):
             until = known.get(key)
             if until is None or not 0 <= self._left(until) - left < 100:
                 until = self._clock.now + math.ceil(left / 1000)
             self._expire[key] = until
+
+    def _take_run(self, told: Any) -> None:
+        self.run, self.state = (None, None) if isinstance(told, Exception) else told
+        if self.run:
+            self.network.begun.add(self.run)
 
     def refuse(self) -> None:
         """Raise what a client is told that does not reach it."""

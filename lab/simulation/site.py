@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from lab.simulation.plan import Plan
@@ -20,6 +23,9 @@ RETRY_AFTER = 2
 
 RETRY_TIMES = 2
 
+RETRY_DELAY = 0.2
+"""Seconds until a request is tried again."""
+
 NEVER = 1_000
 """Answers."""
 
@@ -30,7 +36,8 @@ class Page:
     answers well. ``hidden``: so many pages that it asks for with a lambda. ``deep``: each of those
     asks for more, also with a lambda. ``hidden_fails``: then it raises. ``shared``: a page that
     others ask for with a lambda, too. ``tries``: its callback asks so often to be tried again.
-    ``retry_after``: the answers say for how long to stay away."""
+    ``retry_after``: the answers say for how long to stay away. ``kills``: the worker that fetches
+    it. ``heavy``: its leaves are of megabytes."""
 
     number: int
     host: int
@@ -52,6 +59,8 @@ class Page:
     closes: bool = False
     deep: bool = False
     hidden_fails: bool = False
+    kills: bool = False
+    heavy: bool = False
     tries: int = 0
     seconds: float = 0.05
 
@@ -76,6 +85,9 @@ class Site:
             before = self.pages[(number - 1) // 3]
             if number not in before.links:
                 before.links.append(number)
+        if "poison" in plan.features:
+            page = self.pages[later.randrange(1, plan.pages)]
+            page.kills, page.answers, page.redirect = True, [], None
         for page in self.pages:
             if page.redirect is not None:  # its retries count there
                 self.pages[page.redirect].tries = 0
@@ -92,6 +104,14 @@ class Site:
         self.begun: dict[str, list[float]] = defaultdict(list)
         self.active: Counter[tuple[str, int]] = Counter()
         """Downloads that go on, by host and worker."""
+        self.going_on: Counter[tuple[str, int]] = Counter()
+        """The same by request and worker."""
+        self.at_once: list[tuple[float, str, int]] = []
+        """When a worker began to fetch what it was fetching."""
+        self.failed: dict[str, float] = {}
+        """Requests whose last answer was a failure, and when that was."""
+        self.hasty: list[tuple[float, str]] = []
+        """When one was tried again too soon."""
         self.crowded: list[tuple[float, str]] = []
         """When more than one went on at a host, as a worker that lives would know."""
         self.away: dict[str, float] = {}
@@ -157,12 +177,37 @@ class Site:
         page.hidden_fails = often("hidden_fails", 0.3, later) and page.hidden > 0
         if often("tries_again", 0.1, later) and not page.answers:
             page.tries = later.randrange(1, RETRY_TIMES + 1)
+        page.heavy = has("heavy") and number == 0
+        if page.heavy:
+            page.leaves = 4
         return page
 
     def asked(self, at: float, host: str, path: str, worker: int) -> None:
         self.log.append((at, host, path, worker))
         self.hits[path] += 1
+        failed = self.failed.pop(path, -math.inf)
+        if at - failed < RETRY_DELAY * 0.9 and not self._has_several(path):
+            self.hasty.append((at, path))
         self.begun[host].append(at)
+
+    @contextmanager
+    def begin(self, name: str, worker: int) -> Iterator[None]:
+        """A worker fetches a request."""
+        if self.going_on[name, worker] and not self._has_several(name):
+            self.at_once.append((self.log[-1][0], name, worker))
+        self.going_on[name, worker] += 1
+        try:
+            yield
+        finally:
+            self.going_on[name, worker] -= 1
+
+    def _has_several(self, name: str) -> bool:
+        """Several requests of one name may be there."""
+        if "?side" in name or name.partition("?")[2].startswith(("shared", "own")):
+            return True
+        return name.isdecimal() and (
+            int(name) in self.starts or any(page.redirect == int(name) for page in self.pages)
+        )
 
     def expected(self) -> tuple[set[str], set[int]]:
         """(Keys that must be in the sink, pages of which a dead letter must be there)."""
@@ -186,6 +231,9 @@ class Site:
             if page.redirect is not None:
                 ask(page.redirect)
                 continue
+            if page.kills:
+                dead.add(page.number)
+                continue
             name = f"{page.number}"
             if page.item_raises or page.raises or page.refused or page.hidden_fails:
                 dead.add(page.number)
@@ -204,6 +252,4 @@ class Site:
             keys |= {f"start{n}" for n in range(3)}
         if "own_starts" in self.plan.features:
             keys.add("own")
-        if "idle" in self.plan.features:
-            keys |= {"idle0", "idle1"}
         return keys, dead

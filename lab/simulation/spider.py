@@ -22,6 +22,8 @@ from scrapy_redisq.pipelines import BatchPipeline
 if TYPE_CHECKING:
     from lab.simulation.world import World
 
+HEAVY = "x" * 1_500_000
+
 WORLD: list[World] = []
 """The one of this process."""
 
@@ -73,20 +75,22 @@ class SimulatedSpider(scrapy.Spider):
     def idle(self) -> None:
         if self.fed < 2:
             page = world().site.pages[0]
+            number = process.number if (process := WORKER.get()) else 0
+            key = f"idle{self.fed}.w{number}"
+            scheduler: Any = self.crawler.engine.scheduler
+            if not scheduler.is_over:  # else there is no run any more
+                world().fed.append((number, key))
             self.crawler.engine.crawl(
                 Request(
                     f"{page.url}?idle",
-                    self.parse_idle,
-                    cb_kwargs={"n": self.fed},
-                    meta={"redisq_id": f"idle{self.fed}"},
+                    self.parse_key,
+                    cb_kwargs={"key": key},
+                    meta={"redisq_id": key},
                     dont_filter=True,
                 )
             )
             self.fed += 1
             raise DontCloseSpider
-
-    def parse_idle(self, response: Response, n: int) -> Any:
-        yield {"key": f"idle{n}"}
 
     def parse_pushed(self, response: Response, n: int) -> Any:
         yield {"key": f"pushed{n}"}
@@ -115,7 +119,10 @@ class SimulatedSpider(scrapy.Spider):
             await self.crawler.engine.download_async(Request(f"{page.url}?side"))
         yield {"key": str(page.number), "raises": page.item_raises, "refused": page.refused}
         for n in range(page.leaves):
-            yield self.unfiltered(page, self.parse_leaf, n)
+            leaf = self.unfiltered(page, self.parse_leaf, n)
+            if page.heavy:
+                leaf.meta["heavy"] = HEAVY
+            yield leaf
         if page.chain:
             yield self.unfiltered(page, self.parse_chain, 0)
         for n in range(page.hidden):
@@ -191,18 +198,30 @@ class Downloads:
             await asyncio.sleep(0.05)
             return TextResponse(request.url, body=b"User-agent: *\nCrawl-delay: 0.4\n")
         page = site.pages[int(path.partition("?")[0])]
+        if page.kills and plain:
+            await world().killed_by(process)
         world().downloads(host)
+        with site.begin(name, process.number if process else 0):
+            return await self._answer(request, page, name, plain, host)
+
+    async def _answer(
+        self, request: Request, page: Page, name: str, plain: bool, host: str
+    ) -> Response:
+        site, process = world().site, WORKER.get()
         site.active[host, process.number if process else 0] += 1
         try:
             await asyncio.sleep(page.seconds)
         finally:
             site.active[host, process.number if process else 0] -= 1
+        nth = site.hits[name] - 1
+        fails = plain and nth < len(page.answers)
+        if fails and page.answers[nth] in (500, 502) and host not in site.away:
+            site.failed[name] = time.monotonic()
         if host in site.away:
             site.away[host] = min(site.away[host], world().clock.now)
             world().voided += 1
             return TextResponse(request.url, 503, body=b"")
-        nth = site.hits[name] - 1
-        if plain and nth < len(page.answers):
+        if fails:
             status = page.answers[nth]
             if not status:
                 raise scrapy.exceptions.DownloadTimeoutError

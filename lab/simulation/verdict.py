@@ -6,6 +6,7 @@ import itertools
 import re
 
 from lab.simulation.clock import BOOTED
+from lab.simulation.server import SimulatedServer
 from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
 from lab.simulation.world import END, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt
@@ -37,6 +38,15 @@ TAKEN_FOR_DEAD = (
 )
 """Faults by which what a worker holds may be given to another one while it goes on."""
 
+LEFT_TO_DO = ("damage", "reset", "lost_tail", "lost_script", "failover", "host_dies", "requeue")
+"""Faults by which something may be left when a worker has found that all is finished."""
+
+VOIDING = (
+    *("freeze", "cut", "messages", "clock", "damage", "reset", "lost_tail", "lost_script"),
+    *("failover", "host_dies"),
+)
+"""Faults by which the leases of a worker that lives may be void."""
+
 WORDLESS = (*TAKEN_FOR_DEAD, "kill")
 """Faults by which others are not told of what a worker has heard."""
 
@@ -56,15 +66,35 @@ def judge(world: World) -> list[str]:
         problems += _said(world, _items(world))
     else:
         problems += _items(world) + _fetches(world) + _redis(world) + _limits(world)
-    problems += _workers(world)
-    last = max([world.last_fault, *(at - 1_000 for at, *_ in world.site.log[-1:])])
+    problems += _workers(world) + _ends(world)
+    last = max([world.last_fault, *(at - BOOTED for at, *_ in world.site.log[-1:])])
     bound = SLACK + 3 * world.plan.settings["REDISQ_LEASE_TTL"]
     if "refused_rows" in world.plan.features:
         bound += PROVEN
     if world.plan.masters > 1:
         bound += REWIND
-    if world.ended_at - last > bound:
-        problems.append(f"slow: over {world.ended_at - last:.1f} s after the last page or fault")
+    world.late = world.ended_at - last
+    if world.late > bound:
+        problems.append(f"slow: over {world.late:.1f} s after the last page or fault")
+    return problems
+
+
+def _ends(world: World) -> list[str]:
+    """Nobody closes as finished while something is left."""
+    if any(map(world.met.get, LEFT_TO_DO)):
+        return []
+    site, explained = world.site, {url for url, _ in dead_letters(world)}
+    excused = site.expected()[1]
+    problems = []
+    for number, missing in world.early:
+        left = {
+            key
+            for key in missing
+            if not _is_explained(world, key, explained)
+            and not (key.partition(".")[0].isdecimal() and int(key.partition(".")[0]) in excused)
+        }
+        if left:
+            problems.append(f"early: w{number} closed as finished without {sorted(left)[:8]}")
     return problems
 
 
@@ -87,8 +117,9 @@ def dead_letters(world: World) -> list[tuple[str, str]]:
 def _items(world: World) -> list[str]:
     keys, dead = world.site.expected()
     keys |= {f"pushed{n}" for n in range(world.people.pushed)}
-    if all(worker.reason == "shutdown" for worker in world.workers) or world.met["host_dies"]:
-        keys -= {"idle0", "idle1"}  # no spider was idle; or who has asked died, and Redis forgot it
+    lives = {worker.number for worker in world.workers if not worker.process.dead}
+    if not world.lost_run:
+        keys |= {key for number, key in world.fed if number in lives}
     if world.table_before is not None and world.lost_run:
         world.table.update(world.table_before)  # the run that it was for is lost
     letters = dead_letters(world)
@@ -100,8 +131,7 @@ def _items(world: World) -> list[str]:
         problems.append(
             f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {letters[:9]}"
         )
-    asked_for = keys | {"idle0", "idle1"} if "idle" in world.plan.features else keys
-    if more := set(world.table) - asked_for:
+    if more := {key for key in set(world.table) - keys if not key.startswith("idle")}:
         problems.append(f"items of nowhere: {sorted(more)[:8]}")
     requests = {number: world.site.requests_of(number) for number in dead}
     if unsaid := [number for number in requests if not requests[number] & explained]:
@@ -140,7 +170,15 @@ def _fetches(world: World) -> list[str]:
         again += max(0, hits - expected * len(world.network.begun))
     # CloseSpider gives a page back, and each worker starts with a robots.txt of its own.
     allowed = world.voided + 4 * len(world.workers) * world.plan.settings["CONCURRENT_REQUESTS"]
-    return [f"doubled: {again} fetches more, {allowed:.0f} allowed"] if again > allowed else []
+    problems = [f"doubled: {again} fetches more, {allowed:.0f} allowed"] if again > allowed else []
+    void = {event.split()[1] for event in world.events if "leases are void" in event}
+    if twice := [one for one in site.at_once if f"w{one[2]}" not in void]:
+        problems.append(f"doubled: a worker fetches what it is fetching: {twice[:5]}")
+    if void and not any(map(world.met.get, VOIDING)):
+        problems.append(f"taken for dead: {sorted(void)}")
+    if "REDISQ_RUN" in world.plan.settings and len(world.network.begun) > 1 and not world.lost_run:
+        problems.append(f"{len(world.network.begun)} runs of one name")
+    return problems
 
 
 def _workers(world: World) -> list[str]:
@@ -186,7 +224,21 @@ def _redis(world: World) -> list[str]:
             may = may | {"worker"}
         if left := kinds - LEFT - may:
             problems.append(f"left in Redis: {sorted(left)}")
+        problems += _seen(server)
     return problems
+
+
+def _seen(server: SimulatedServer) -> list[str]:
+    """Of former runs nothing is left that nobody would delete."""
+    of_now: set[str] = {"recent:0", "recent:1"}
+    for key in server.redis.keys("redisq:*:meta"):
+        run, generation = server.redis.hmget(key, "run", "generation")
+        of_now |= {one.decode() for one in (run, generation, run and run + b".starts") if one}
+    for key in server.redis.keys("redisq:*:trash"):
+        of_now |= {one.decode().split()[1] for one in server.redis.lrange(key, 0, -1)}
+    bases = [key.decode().partition(":seen:")[2] for key in server.redis.keys("redisq:*:seen:*")]
+    left = [base for base in bases if not any(base.startswith(one) for one in of_now)]
+    return [f"left of former runs: {sorted(left)}"] if left else []
 
 
 def _limits(world: World) -> list[str]:
@@ -205,8 +257,11 @@ def _limits(world: World) -> list[str]:
                 problems.append(f"rude: {len(close)} gaps at {host}: {close[:5]}")
         if "rate" in world.plan.features and host == "h0.sim" and not world.losses:
             problems += _rate(host, begun)
-    if world.site.pressed and not any(map(world.met.get, WORDLESS)):
-        problems.append(f"rude: to hosts that are away, at {world.site.pressed[:5]}")
+    pressed = [one for one in world.site.pressed if not _is_resumed(world, *one, 1.1)]
+    if pressed and not any(map(world.met.get, WORDLESS)):
+        problems.append(f"rude: to hosts that are away, at {pressed[:5]}")
+    if world.site.hasty and not any(map(world.met.get, WORDLESS)):
+        problems.append(f"rude: tried again too soon: {world.site.hasty[:5]}")
     return problems + _concurrency(world) + _retry_after(world) + _paused(world)
 
 
@@ -253,10 +308,18 @@ def _retry_after(world: World) -> list[str]:
             begun - BOOTED
             for begun in world.site.begun[host]
             if at + 1.0 < begun < at + RETRY_AFTER * TOLERANCE
+            and not _is_resumed(world, begun - BOOTED, host, begun - at)
         ]
         if close:
             problems.append(f"rude: {host} said Retry-After at {at - BOOTED:.2f}; {close[:5]}")
     return problems
+
+
+def _is_resumed(world: World, moment: float, host: str, seconds: float) -> bool:
+    """A person has resumed the slot within so many seconds before: it is in no trouble then."""
+    return any(
+        slot == host and moment - seconds <= at <= moment for slot, at in world.people.resumed
+    )
 
 
 def _is_forgotten(world: World, moment: float) -> bool:

@@ -27,7 +27,7 @@ from lab.simulation.network import Network
 from lab.simulation.people import People
 from lab.simulation.plan import Fault, Plan
 from lab.simulation.server import FATES, META, SimulatedServer
-from lab.simulation.site import BURST, DELAY, RATE, RETRY_TIMES, Site
+from lab.simulation.site import BURST, DELAY, RATE, RETRY_DELAY, RETRY_TIMES, Site
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -76,7 +76,7 @@ SETTINGS: dict[str, Any] = {
     "CONCURRENT_ITEMS": 3,  # so many tasks are made for each response
     "ITEM_PIPELINES": {"lab.simulation.spider.Refuse": 1, "lab.simulation.spider.Sink": 2},
     "REDISQ_CONNECT_TIMEOUT": 120,  # one fault may follow the other
-    "REDISQ_RETRY_DELAYS": [0.2],
+    "REDISQ_RETRY_DELAYS": [RETRY_DELAY],
     "REDISQ_SET_ASIDE_WAIT": 5,
     "RETRY_TIMES": RETRY_TIMES,
     "URLLENGTH_LIMIT": 0,  # of what has nothing to do here, and would take its time
@@ -127,12 +127,18 @@ class World:
     workers: list[Worker] = field(default_factory=list)
     sink_away: bool = False
     sink_slow: bool = False
+    fed: list[tuple[int, str]] = field(default_factory=list)
+    """What idle spiders have asked for: (worker, key)."""
+    early: list[tuple[int, set[str]]] = field(default_factory=list)
+    """Workers that closed as finished, and what was not in the sink by then."""
     voided: float = 0.0
     """How many leases may have been held by workers that others took for dead."""
     met: Counter[str] = field(default_factory=Counter)
     losses: list[tuple[float, float]] = field(default_factory=list)
     """From when to when the server may have lost what it was told."""
     ended_at: float = 0.0
+    late: float = 0.0
+    """Seconds from the last page or fault to the end."""
     last_fault: float = 0.0
 
     def run(self) -> None:
@@ -204,6 +210,9 @@ class World:
 
         def closed(reason: str) -> None:
             worker.reason = reason
+            if reason == "finished" and not worker.is_strange:
+                missing = self.site.expected()[0] - self.table.keys()
+                self.early.append((worker.number, missing))
             self._is_lost |= reason == "frontier_lost"
             self.say(f"w{worker.number} closed: {reason}")
 
@@ -224,6 +233,15 @@ class World:
         self.say(f"w{worker.number} is killed")
         self.void()
         worker.process.kill()
+
+    async def killed_by(self, process: Process | None) -> None:
+        """What is fetched kills its worker."""
+        worker = next(worker for worker in self.workers if worker.process is process)
+        self.met["kill"] += 1
+        self.kill(worker)
+        self.last_fault = self.clock.now
+        self._later(0.5, self.start_worker)
+        await asyncio.get_running_loop().create_future()
 
     def stop(self, worker: Worker) -> None:
         """SIGTERM."""
@@ -305,6 +323,7 @@ class World:
         self.say("-- the crawl begins again")
         if not {"REDISQ_RUN", "REDISQ_KEEP_SEEN"} & self.plan.settings.keys():
             self.table_before, self.table = self.table, {}
+            self.fed.clear()
             for key in self.table_before:  # nobody pushes it again
                 if key.startswith("pushed"):
                     self.table[key] = self.table_before[key]
@@ -508,7 +527,7 @@ class World:
         self._server(fault).clock_error += self.chance.choice([-3_600.0, -5.0, 5.0, 3_600.0])
 
     async def _flush(self, fault: Fault, worker: Worker) -> None:
-        self.network.first.redis.script_flush()
+        self.network.first.forget_scripts()
 
     async def _sink_away(self, fault: Fault, worker: Worker) -> None:
         await self._during(fault, [self], sink_away=(True, False))
@@ -563,6 +582,7 @@ class World:
             server.sync()
         self.lost_run = True
         self.table.clear()
+        self.fed.clear()
         self.people.lost()
 
     async def _quiet(self, fault: Fault, worker: Worker) -> None:

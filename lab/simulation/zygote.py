@@ -50,6 +50,7 @@ def crawl(task: dict[str, Any], path: str) -> dict[str, Any]:
         "features": sorted(plan.features),
         "events": world.events,
         "virtual": world.clock.now,
+        "late": world.late,
         "hits": sum(world.site.hits.values()),
         "calls": world.network.calls,
     }

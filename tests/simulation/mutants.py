@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +22,69 @@ FOLDERS = ("worker/", "frontier/", "middlewares/")
 OUTSIDE = ("dead/", "past", "waits.lua", "seen/filter.lua", "orders.lua")
 """Of `FOLDERS`: what only commands call, and what is for people."""
 
-PAGES = 20
+PAGES = 10
 """Of each crawl: small ones find more in the same time."""
 
 
-def _meets(*names: str) -> Callable[[Plan], bool]:
-    """Whether a plan has one of these features or faults, and several faults."""
+Needs = Callable[[Plan], bool]
+
+
+def _one_of(*names: str) -> Needs:
+    """Whether a plan has one of these features or faults."""
     wanted = set(names)
-
-    def has(plan: Plan) -> bool:
-        kinds = {fault.kind for fault in plan.faults}
-        return len(plan.faults) >= 3 and bool(wanted & (plan.features | kinds))
-
-    return has
+    return lambda plan: bool(wanted & {*plan.features, *(fault.kind for fault in plan.faults)})
 
 
-_losing = _meets("lost_tail", "failover", "host_dies")
-NEEDS: dict[str, Callable[[Plan], bool]] = {
-    "post|resend|look.lua|shard_lost|inherits|operations.py|POST|primary|certain": lambda plan: (
-        plan.masters > 1 and _losing(plan)
+def _all_of(*needs: Needs) -> Needs:
+    return lambda plan: all(one(plan) for one in needs)
+
+
+def _several(plan: Plan) -> bool:
+    return plan.masters > 1
+
+
+_losing = _one_of("lost_tail", "lost_script", "failover", "host_dies")
+_joins = _one_of("again", "join", "leave", "stop", "kill")
+_deaths = _one_of("kill", "host_dies", "poison")
+_cuts = _one_of("messages", "cut", "freeze")
+_fails = _one_of("trouble", "retry_after", "host_away")
+NEEDS: dict[str, Needs] = {
+    "post|resend.py: self._spread": _all_of(_several, _one_of("host_dies")),
+    "fails > 0|fails >= 2": _fails,
+    "POST. > 0 then return false": _one_of("delays", "failures"),
+    "live_workers.. > 0 or": _one_of("stop", "leave", "told_to_stop"),
+    "POST": _several,
+    "again = ": _all_of(_one_of("lost_tail"), _one_of("idle", "slow_start", "cookies")),
+    "primary|_certain|NOTHING": _all_of(_several, _one_of("failover")),
+    "proof_at": _several,
+    "sealed|input.seal|looked": _all_of(_several, _joins, _cuts),
+    "inherits|input.begun": _all_of(_several, _losing),
+    "waits_for|page.holder|holder.give_back|_known|left_start|holder.problem": _all_of(
+        _one_of("hidden", "shared_hidden", "own_starts"),
+        _one_of("stop", "leave", "freeze", "cut", "hidden_fails", "close_spider"),
     ),
-    "kept.py": _meets("hidden", "shared_hidden", "own_starts"),
-    "turn|gate.py|inbox.py": _meets("limits", "rate", "narrow"),
-    "backoff.lua|state.lua|retry.py|fails": _meets("failures", "trouble", "retry_after"),
-    "robots": _meets("robots"),
-    "join.lua|clear.lua|complete.lua": _meets("again", "join", "stranger", "keep_alive"),
-    "rewound|_kept": _meets("lost_tail", "lost_script", "failover", "host_dies"),
-    "reap.lua|leases.lua|leave.lua": _meets("kill", "stop", "leave", "host_dies"),
-    "CloseSpider": _meets("close_spider"),
-    "unwritten": _meets("sink_away", "sink_slow"),
-    "": _meets("messages", "cut", "freeze"),
+    "tokens|concurrency": _all_of(_one_of("narrow"), lambda plan: plan.hosts > 1),
+    "in_doubt": _all_of(_fails, _one_of("kill", "join", "leave")),
+    "state.last|state.ends|turns.py|suspend|others": _one_of("limits", "rate"),
+    "backoff.lua|fails|failed": _fails,
+    "retry.py": _one_of("failures"),
+    "robots": _one_of("robots"),
+    "has_ended": lambda plan: "again" in plan.features and "REDISQ_RUN" in plan.settings,
+    "meta.run|throw_away|input.since|clear.lua|input.before": _one_of("again", "reset"),
+    "patient": _all_of(_one_of("outage", "restart"), _one_of("join", "leave", "keep_alive")),
+    "starting": _all_of(_one_of("slow_start"), lambda plan: len(plan.workers) > 1),
+    "rewound": _one_of("lost_tail", "lost_script"),
+    "died": _one_of("poison"),
+    "put_back": _one_of("kill", "stop", "leave"),
+    "fence|is_member": _deaths,
+    "acked|flight|not in self.held": _one_of("messages"),
+    "suffix": _one_of("lost_tail", "lost_script"),
+    "DELAYED": _one_of("delays", "failures", "trouble"),
+    "_size": _one_of("heavy"),
+    "CloseSpider": _one_of("close_spider"),
+    "recent": _one_of("kill", "freeze", "cut", "lost_tail"),
+    "rests": _one_of("quiet", "full", "sink_away"),
+    "": _cuts,
 }
 """In file and line of a fault -> what a crawl needs to meet it: others are left out."""
 
@@ -71,28 +105,57 @@ def _seeds(mutant: Mutant, first: int, count: int) -> list[int]:
     return list(itertools.islice((n for n in itertools.count(first) if needs(draw(n))), count))
 
 
-def _found(seeds: list[int], folder: Path, sound: Zygote) -> tuple[int, str] | None:
-    """(How many of ``seeds`` it took, what was found), of a crawl that goes well in ``sound``."""
-    found: list[tuple[int, str]] = []
+class Sound:
+    """Crawls without a fault in the code, each seed once."""
+
+    def __init__(self, zygote: Zygote) -> None:
+        self._zygote = zygote
+        self._results: dict[int, dict[str, Any]] = {}
+
+    def crawl(self, seed: int) -> dict[str, Any]:
+        if seed not in self._results:
+            self._results[seed] = self._zygote.crawl({"seed": seed, "pages": PAGES})
+        return self._results[seed]
+
+
+FIGURES = ("virtual", "calls", "hits", "events")
+"""By which a crawl that went another way is known: each look at the clock moves it."""
+
+
+@dataclass
+class Search:
+    """For one mutant: ``met`` of ``crawls`` went another way than without it, and ``problem`` is
+    what the last one was found by, "" if none was."""
+
+    crawls: int = 0
+    met: int = 0
+    problem: str = ""
+
+
+def _search(seeds: list[int], folder: Path, sound: Sound) -> Search:
+    search = Search()
 
     def told(result: dict[str, Any], one: Zygote) -> bool:
-        task = {"seed": result["seed"], "pages": PAGES}
-        if result["problems"] and not sound.crawl(task)["problems"]:
-            found.append((seeds.index(result["seed"]) + 1, result["problems"][0]))
-        return not found
+        without = sound.crawl(result["seed"])
+        search.crawls += 1
+        search.met += any(result.get(figure) != without.get(figure) for figure in FIGURES)
+        if result["problems"] and not without["problems"]:
+            search.problem = result["problems"][0]
+        return not search.problem
 
     try:
         crawl_all(({"seed": seed, "pages": PAGES} for seed in seeds), told, 1, folder)
     except AssertionError as error:  # it could not even begin
-        return 1, str(error)
-    return found[0] if found else None
+        search.crawls, search.problem = 1, str(error)
+    return search
 
 
 def find(words: list[str], first: int, count: int) -> bool:
     """Print for each mutant how many crawls find it, of ``count`` that can meet it, with seeds from
-    ``first`` on. -> whether each was found."""
+    ``first`` on, and how many of them it has changed. -> whether each was found."""
     missed = 0
-    with tempfile.TemporaryDirectory(prefix="redisq-mutant-") as folder, zygote() as sound:
+    with tempfile.TemporaryDirectory(prefix="redisq-mutant-") as folder, zygote() as one:
+        sound = Sound(one)
         copy = Path(folder) / "project"
         ignored = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignored)
@@ -104,10 +167,10 @@ def find(words: list[str], first: int, count: int) -> bool:
             except (OSError, ValueError) as error:
                 print(f"| `{mutant.name}` | stale | {error} |", flush=True)
                 continue
-            found = _found(_seeds(mutant, first, count), copy, sound)
+            search = _search(_seeds(mutant, first, count), copy, sound)
             file.write_text(whole)
-            missed += found is None
-            number, problem = found or (f"not in {count}", "")
-            problem = " ".join(problem.split())[:80].replace("|", "/")
-            print(f"| `{mutant.name}` | {number} | {problem} |", flush=True)
+            missed += not search.problem
+            number = search.crawls if search.problem else f"not in {search.crawls}"
+            problem = " ".join(search.problem.split())[:80].replace("|", "/")
+            print(f"| `{mutant.name}` | {number} | {search.met} | {problem} |", flush=True)
     return not missed
