@@ -1,4 +1,4 @@
-"""What people see: compact, readable in 80 columns, whatever the names hold."""
+"""Output for people: compact, readable in 80 columns, whatever the names hold."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _plural(name: str, n: int) -> str:
 
 
 def _told(line: Line) -> Iterator[Text]:
-    """What was found; below that why it matters and what to set."""
+    """The finding; below it why it matters and what to set."""
     yield Text(one_line(line.what), style="" if line.level <= Level.OK else "bold")
     if line.why:
         yield Text(one_line(line.why), style="dim")

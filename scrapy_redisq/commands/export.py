@@ -79,7 +79,7 @@ def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
 
 
 def _lines(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
-    """What an export of the frontier ``name`` holds. Raises `NoExport` if it is anything else."""
+    """The contents of an export of the frontier ``name``. Raises `NoExport` if it is no export."""
     for number, line in enumerate(file, start=1):
         try:
             letter = json.loads(line)

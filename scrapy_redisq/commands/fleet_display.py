@@ -1,4 +1,4 @@
-"""What ``scrapy redisq autoscale`` shows: the crawl, and what was done."""
+"""The display of ``scrapy redisq autoscale``: the crawl, and changes to the fleet."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FleetDisplay:
             display.write_nothing_more()
 
     def show(self, supervisor: Supervisor) -> None:
-        """What it has found and done."""
+        """The supervisor's findings and changes."""
         if self.live is not None:
             try:
                 self.live.update(self._picture(supervisor), refresh=True)

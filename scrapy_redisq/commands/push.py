@@ -19,7 +19,7 @@ from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.words import counted
 
 READ_BYTES = 65_536
-"""What a pipe holds on Linux."""
+"""The capacity of a pipe on Linux."""
 
 TEXT = """\
 Add requests to a frontier, and begin it if there is none. A complete one begins a new run, unless
@@ -122,7 +122,7 @@ def _push(
 
 
 def parse_line(line: bytes) -> str | dict[str, Any]:
-    """What one line holds: a URL, the fields of a JSON object, or "" if it is empty.
+    """The contents of one line: a URL, the fields of a JSON object, or "" if it is empty.
 
     Raises ValueError with what is wrong.
     """

@@ -91,7 +91,7 @@ def _do(arguments: Namespace, frontier: Frontier) -> None:
 
 
 def sentences(told: Mapping[str, Any]) -> list[str]:
-    """What `Frontier.url` has told, for people."""
+    """The reply of `Frontier.url`, for people."""
     lines = [_where(told), *_history(told["history"])]
     died = told["deliveries"]
     if died:
@@ -111,7 +111,7 @@ def sentences(told: Mapping[str, Any]) -> list[str]:
 
 
 def _history(record: Mapping[str, Any] | None) -> list[str]:
-    """What is kept of it since it was finished last."""
+    """The record that is kept since the request was finished last."""
     if record is None:
         return []
     how = "fetched" if record["outcome"] == "done" else f"given up ({record['outcome']})"

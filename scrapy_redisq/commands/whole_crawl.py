@@ -93,7 +93,7 @@ def reset(arguments: Namespace, project: Project) -> int:
 
 
 def _what_is_there(frontier: Frontier) -> str:
-    """What would be deleted, after the name; "" if nothing is there."""
+    """Words for what would be deleted, after the name; "" if nothing is there."""
     status = frontier.status()
     if status["state"] == "absent":
         left = ", ".join(map(str, frontier.shards_left()))

@@ -47,7 +47,7 @@ Stop workers, as SIGTERM does. Whoever has started them may start them again.
 }
 
 _WORKER = re.compile(r".+-[0-9]+-[0-9a-f]{8}|.+:[0-9]+")
-"""What names a worker: its id, or its host and pid as tables have them."""
+"""The name of a worker: its id, or its host and pid as tables have them."""
 
 
 def add_options(commands: Any) -> None:

@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Header(msgspec.Struct):
-    """What ``bury()`` in ``lua/shared/dead.lua`` writes before the entry. Times in us."""
+    """The header of an entry that ``bury()`` in ``lua/shared/dead.lua`` writes. Times in us."""
 
     reason: str
     detail: str

@@ -1,4 +1,4 @@
-"""What the samples of a crawl say: how fast it is, how it went, and when it may end."""
+"""Figures from the samples of a crawl: how fast it is, how it went, and when it may end."""
 
 from __future__ import annotations
 

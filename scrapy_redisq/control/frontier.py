@@ -53,7 +53,7 @@ PUSH_WAIT = 0.5
 
 @dataclass
 class Pushed:
-    """What became of pushed requests. ``errors``: (number counted from 1, what is wrong)."""
+    """The outcome of a push. ``errors``: (number counted from 1, what is wrong)."""
 
     accepted: int = 0
     duplicates: int = 0
@@ -307,7 +307,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
         return shards[0], part, others
 
     def _push_call(self, shard: int, seeds: list[Seed], joined: calls.Joined) -> Any:
-        """What pushes to one shard; see `calls.push`."""
+        """The call that pushes to one shard; see `calls.push`."""
         seen = seen_filter(joined.config)
         queues: dict[tuple[str, str], int] = {}
         items = []

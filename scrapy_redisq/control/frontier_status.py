@@ -1,4 +1,4 @@
-"""What scripts reply of a whole frontier, as people and tools read it."""
+"""Replies of scripts about a whole frontier, as people and tools read them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class _Report(msgspec.Struct):
 
 _report = msgspec.json.Decoder(_Report).decode
 REPORTED = _Report.__struct_fields__
-"""What a worker tells of itself."""
+"""Fields that a worker reports of itself."""
 
 STATUS_COUNT = re.compile(r"status_([0-9](?:\d\d|xx))", re.ASCII)
 """The name of a count of responses."""
 
 SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
-"""What the item pipelines of all workers did in this run."""
+"""Counts of the item pipelines of all workers in this run."""
 
 
 def config_of(meta: Mapping[str, str]) -> FrontierConfig:

@@ -25,7 +25,7 @@ RECENT = 61
 """Samples (of 10 s) that rates are made of: ten minutes."""
 
 ORDERS = ("quiet", "work", "stop")
-"""What workers can be told."""
+"""Orders that workers can be given."""
 
 
 class LookMethods(PastMethods):
@@ -130,7 +130,7 @@ class LookMethods(PastMethods):
         return explain(status, waits, servers, away, growth_limit_of(meta))
 
     def memory(self) -> dict[str, Any]:
-        """What takes how much of Redis' memory, with the fields of docs/operate/watching.md. Raises
+        """Redis' memory by parts, with the fields of docs/operate/watching.md. Raises
         `FrontierError` if there is no frontier."""
         status = self.status()
         if status["state"] == "absent":

@@ -1,4 +1,4 @@
-"""What of a frontier takes how much of Redis' memory, and how long that will do."""
+"""Memory in Redis of each part of a frontier, and how long the memory will do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TOO_MANY = "a server has more than a million keys: not all of them were looked a
 
 @dataclass
 class Found:
-    """What was found on all servers."""
+    """Measurements of all servers."""
 
     bytes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     keys: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
@@ -151,7 +151,7 @@ def summary(
     servers: Sequence[Condition],
     samples: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """What `Frontier.memory` gives, of what was measured and of what else is known."""
+    """The reply of `Frontier.memory`, of measurements and of what else is known."""
     measured = not found.problem
     waiting = status["queued"] + status["delayed"]
     per_request = found.bytes["queues"] / waiting if measured and waiting else None

@@ -1,4 +1,4 @@
-"""What was seen of a frontier, summed over its shards: `why` and `scaling` conclude from it."""
+"""Observations of a frontier, summed over its shards: `why` and `scaling` conclude from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.server.condition import Condition
 
 KINDS = ("delay", "concurrency", "parked", "aside", "paused")
-"""What keeps slots back, and in which order it is told."""
+"""Causes that keep slots back, in the order in which they are told."""
 
 
 class Observed:
@@ -50,7 +50,7 @@ class Observed:
             looked[wait.shard] += wait.looked
         self.estimated = any(looked[wait.shard] < wait.slots for wait in self.shards)
         self.scale = {w.shard: max(1.0, w.slots / max(1, looked[w.shard])) for w in self.shards}
-        """What one of the hosts that were looked at stands for, by shard."""
+        """Hosts that each host in the sample stands for, by shard."""
         self._count_kinds()
 
     def _count_kinds(self) -> None:

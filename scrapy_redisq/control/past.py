@@ -1,4 +1,4 @@
-"""What the frontier keeps of its past: samples of its counts, and what happened to the fleet."""
+"""The frontier's past: samples of its counts, and events of the fleet."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PastMethods(StoredFrontier):
         return {"resolution": resolution, "samples": samples[-most:]}
 
     def marks(self) -> list[dict[str, Any]]:
-        """What happened to the fleet, oldest first, at most 100: ``at`` (seconds since 1970),
+        """Events of the fleet, oldest first, at most 100: ``at`` (seconds since 1970),
         ``worker``, ``kind``, and ``what``: "began" and "completed" (the run's name or id),
         "release" and "configuration" (a worker joined that runs something else than the one before;
         its digest)."""
@@ -73,7 +73,7 @@ class PastMethods(StoredFrontier):
         return [{**action._asdict(), "at": action.at / 1e6} for action in actions]
 
     def history(self, limit: int = 100) -> list[dict[str, Any]]:
-        """What became of the requests that were finished last, newest first, where REDISQ_HISTORY
+        """Records of the requests that were finished last, newest first, where REDISQ_HISTORY
         is on: see docs/operate/watching.md for the fields."""
         newest: list[dict[str, Any]] = []
         for shard in self._shards():
@@ -88,7 +88,7 @@ class PastMethods(StoredFrontier):
         return sorted(newest, key=lambda record: record["ended"], reverse=True)[: max(0, limit)]
 
     def history_of(self, shard: int, identity: bytes) -> dict[str, Any] | None:
-        """What became of the request that is known by its fingerprint or ``identity``, on a shard;
+        """The record of the request that is known by its fingerprint or ``identity``, on a shard;
         None if that is not kept."""
         found = self._run(admin.history(self.name, shard, ids=[exact_member(identity)]))
         return next((_record(at, packed) for _, at, packed in found), None)

@@ -34,7 +34,7 @@ class Wanted:
 
 
 class Terms(msgspec.Struct, forbid_unknown_fields=True):
-    """What `wanted_workers` heeds beside what was looked at, and ``/scale/NAME?…`` takes.
+    """Terms of `wanted_workers`, which ``/scale/NAME?…`` takes, too.
 
     ``least`` and ``most`` workers; ``pages_per_minute`` of one (None: the best of those that say
     it), and the downloads that it has at a time (``concurrency``). A run of which everything waits
@@ -114,7 +114,7 @@ def _wait(seen: Observed) -> float | None:
 
 
 def _bounds(seen: Observed, pace: float | None, concurrency: int) -> list[tuple[int, str]]:
-    """What each thing that may be short allows. ``pace``: pages a minute of a worker, None: of the
+    """Workers that each bound allows. ``pace``: pages a minute of a worker, None: of the
     best one, for others may have had less to do."""
     pace = pace or max((float(w.get("pages_per_minute") or 0) for w in seen.alive), default=0.0)
     due_soon = _due_soon(seen)
@@ -142,7 +142,7 @@ def _due_soon(seen: Observed) -> float:
 
 
 def _downloads(seen: Observed) -> float:
-    """What hosts with requests have room for, and what is held of all others."""
+    """Leases that hosts with requests have room for, and leases that are held of all others."""
     room = sum(wait.room[0] * seen.scale[wait.shard] for wait in seen.waits)
     held = sum(wait.room[1] * seen.scale[wait.shard] for wait in seen.waits)
     return float(math.ceil(room + max(0.0, seen.leased - held)))

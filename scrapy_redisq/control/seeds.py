@@ -1,4 +1,4 @@
-"""What producers push: URLs, fields or requests, as entries that a worker can take.
+"""Requests of producers: URLs, fields or requests become entries that a worker can take.
 
 Knows Scrapy's requests, but needs no spider: callbacks are given by name.
 """
@@ -36,7 +36,7 @@ class Seed:
     delay: float = 0.0
     """Seconds, from ``meta["redisq_delay"]``."""
     identity: bytes | None = None
-    """What an unfiltered one is known by."""
+    """Identity of an unfiltered request."""
 
 
 class SeedReader:

@@ -131,7 +131,7 @@ class SlotMethods(StoredFrontier):
         return SlotStatus.of(record)
 
     def slot_queues(self, slot: str) -> list[dict[str, int]]:
-        """What waits of a slot: ``priority`` and ``queued``, the most urgent first, at most 100."""
+        """Queues of a slot: ``priority`` and ``queued``, the most urgent first, at most 100."""
         slot, shard = self._place_of(slot)
         queues = self._run(admin.slot_queues(self.name, shard, slot))
         return [{"priority": priority, "queued": queued} for priority, queued in queues]

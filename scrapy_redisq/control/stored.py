@@ -67,7 +67,7 @@ def frontier_names(client: Client) -> tuple[list[str], str]:
 
 
 class StoredFrontier:
-    """What all parts of `Frontier` stand on."""
+    """The base of all parts of `Frontier`."""
 
     def __init__(self, name: str, client: Client) -> None:
         self.name = name
@@ -78,7 +78,7 @@ class StoredFrontier:
     anything."""
 
     _read_config: FrontierConfig | None = None
-    """What `for_many` has read."""
+    """Frontiers that `for_many` has read."""
 
     def note(self, what: str, on: str = "", number: int = 1) -> None:
         """Note what was done ``number`` times, if ``by`` says who did it. A failure to note it is

@@ -1,4 +1,4 @@
-"""What became of a URL: whether it was seen, and where its request is now."""
+"""The state of a URL: whether it was seen, and where its request is now."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OF_ITS_PLACE = (
     *("worker", "since", "due", "due_in", "before", "priority", "deliveries"),
     *("letter", "reason", "detail", "at", "status"),
 )
-"""What is told of a request where it was found, None elsewhere."""
+"""Fields of a request that was found, None elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class UrlMethods(LetterMethods, PastMethods):
     _seeds: SeedReader
 
     def url(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
-        """What is known of a GET request of ``url``: see docs/operate/watching.md for the fields.
+        """The state of a GET request of ``url``: see docs/operate/watching.md for the fields.
 
         ``slot`` if its requests have a ``download_slot`` of their own. At most `MOST_LOOKED_AT`
         requests of the slot are looked at, a portion at a time. Raises `FrontierError` if there is
@@ -180,7 +180,7 @@ class UrlMethods(LetterMethods, PastMethods):
     def _told(
         self, asked: _Asked, place: str, who: str, which: str, data: bytes
     ) -> dict[str, Any] | None:
-        """What was found, as `url` tells it; None if it is another request."""
+        """The request that was found, as `url` tells it; None if it is another request."""
         if place == "letters":
             letter = DeadLetter.of(f"{asked.shard}-{which}", data)
             is_meant = letter.slot == asked.slot and self._is_same(asked, letter.entry)

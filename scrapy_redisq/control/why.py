@@ -66,7 +66,7 @@ def _alone(reason: str, text: str) -> dict[str, Any]:
 
 
 class _Look(Observed):
-    """What was seen, and parts of sentences about it."""
+    """Observations, and parts of sentences about them."""
 
     def __init__(self, *seen: Any) -> None:
         super().__init__(*seen)
@@ -94,7 +94,7 @@ class _Look(Observed):
         }
 
     def how(self, kind: str, n: int) -> str:
-        """What ``n`` hosts wait for, that are kept back by this."""
+        """The cause for which ``n`` hosts wait."""
         causes = self.causes[kind].most_common()
         its = "its" if n == 1 else "their"
         if kind == "delay":
@@ -115,7 +115,7 @@ class _Look(Observed):
         return f"{self.idle:,} of {counted(len(self.alive), 'worker')} {have} nothing to do"
 
     def also(self, reason: str, growth: GrowthLimit) -> list[str]:
-        """What is true besides."""
+        """Further sentences."""
         told = []
         if self.state in {"running", "stopped"}:
             fills = [Fill(0, server.used, server.most) for server in self.servers]
@@ -243,7 +243,7 @@ def _working(look: _Look) -> str:
 
 
 def _in_the_way(look: _Look) -> tuple[str, str] | None:
-    """What keeps the crawl from going on, whatever waits: the reason and its sentence. What is most
+    """The obstacle for the whole crawl, whatever waits: the reason and its sentence. What is most
     in the way comes first."""
     workers = counted(len(look.alive), "worker")
     if look.state == "absent":
@@ -281,7 +281,7 @@ def _in_the_way(look: _Look) -> tuple[str, str] | None:
 
 
 def _where_requests_are(look: _Look) -> tuple[str, str]:
-    """What the requests that are left wait for."""
+    """The cause for which the requests that are left wait."""
     if look.kept_back and not look.free:
         most = max(look.kept_back, key=lambda kind: look.kept_back[kind])
         return REASON_OF.get(most, most), _kept_back(look)
@@ -308,7 +308,7 @@ def _where_requests_are(look: _Look) -> tuple[str, str]:
 
 
 def _answer(status: str) -> str:
-    """What a host has answered: a status as slots have it (see ``shared/slots/state.lua``)."""
+    """A host's answer in words, by the status of its slot (see ``shared/slots/state.lua``)."""
     if status == "0":
         return "no answer"
     if status == "-1":

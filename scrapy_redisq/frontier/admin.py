@@ -77,7 +77,7 @@ MOST_LOOKED_AT = 100
 
 
 class Waits(msgspec.Struct):
-    """What ``run/waits.lua`` says of a shard. Times in us, -1: there is none."""
+    """The reply of ``run/waits.lua`` for a shard. Times in us, -1: there is none."""
 
     shard: int
     slots: int
@@ -118,7 +118,7 @@ PLACES = ("leases", "delayed", "letters", "queues")
 
 
 class Portion(NamedTuple):
-    """What `find` looked at. ``cursor`` is "" at the end, "refused" if it cannot be looked;
+    """The reply of `find`. ``cursor`` is "" at the end, "refused" if the list cannot be read;
     ``found``: who or which priority, which one, and what is stored: see ``slots/find.lua``."""
 
     cursor: str
@@ -143,7 +143,7 @@ def find(name: str, shard: int, place: str, slot: str, text: str, cursor: str) -
 
 
 class Asked(NamedTuple):
-    """What is known of a fingerprint. ``seen`` is None if the dupefilter was not asked; ``start``:
+    """Traces of a fingerprint. ``seen`` is None if the dupefilter was not asked; ``start``:
     it is a start request of the run."""
 
     seen: bool | None
@@ -184,7 +184,7 @@ def forget_seen(name: str, shard: int, run: str, generation: str, fingerprint: b
 
 
 def seen_status(name: str, shard: int, generation: str, seen: SeenFilter) -> Call[SeenStatus]:
-    """What a dupefilter holds, and how much it errs."""
+    """A dupefilter's size, and how much it errs."""
     return filter_call(name, shard, generation, seen, "status", SeenStatus.from_reply)
 
 
@@ -192,7 +192,7 @@ def seen_status(name: str, shard: int, generation: str, seen: SeenFilter) -> Cal
 
 
 class SlotRecord(NamedTuple):
-    """What ``slots/list.lua`` says of one slot. Times in us, those of ``set_aside``, ``paused`` and
+    """The reply of ``slots/list.lua`` for one slot. Times in us, ``set_aside``, ``paused`` and
     ``ruled`` since 1970, 0: it is not."""
 
     slot: str
@@ -309,7 +309,7 @@ class Sample(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What happened to the fleet, as ``lua/shared/past.lua`` has it. ``at``: us since 1970."""
+    """An event of the fleet, as ``lua/shared/past.lua`` keeps it. ``at``: us since 1970."""
 
     at: int
     kind: str
@@ -318,7 +318,7 @@ class Mark(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What somebody has done, as ``lua/past.lua`` has it. ``at``: us since 1970."""
+    """An action of a person, as ``lua/past.lua`` keeps it. ``at``: us since 1970."""
 
     at: int
     by: str

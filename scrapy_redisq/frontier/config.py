@@ -1,5 +1,5 @@
-"""What all workers of a run must agree on, kept in the frontier's ``meta`` hash; and what each
-does by itself where nobody says otherwise."""
+"""Configuration that all workers of a run share, kept in the frontier's ``meta`` hash; and
+defaults that each worker has for itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT = 3
 """Version of the keys and entries in Redis; another one is refused."""
 
 BACKENDS = ("redisbloom", "bitmap", "exact")
-"""What keeps the dupefilter in Redis."""
+"""Ways to keep the dupefilter in Redis."""
 
 PRIORITY_SLOT = "*"
 """The one slot of all requests with ``REDISQ_SCHEDULING = "priority"``."""
@@ -93,7 +93,7 @@ class FrontierConfig(msgspec.Struct, frozen=True):
         return replace(self, shards=shards, spread=True)
 
     def shard_numbers(self, name: str) -> tuple[int, ...]:
-        """What the shards of frontier ``name`` are called in its keys."""
+        """Numbers of the shards of frontier ``name`` in its keys."""
         return shard_numbers(name, self.shards, self.spread)
 
     def shard_of(self, name: str, slot: str) -> int:

@@ -28,7 +28,7 @@ class GrowthLimit(Struct, frozen=True):
         return self.pending > 0 or self.memory > 0
 
     def reached(self, unfinished: int, fills: Iterable[Fill] = ()) -> str:
-        """What is in the way of more, with figures: "" if nothing is. ``unfinished``: requests of
+        """The limit that is reached, with figures; "" if none is. ``unfinished``: requests of
         all shards; ``fills``: of those whose server's memory counts."""
         if 0 < self.pending <= unfinished:
             return (

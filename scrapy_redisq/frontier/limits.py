@@ -25,14 +25,14 @@ OPTION_TAKES = {
     "rate": RATE_TAKES,
     "burst": f"from 1 to {MOST:,}",
 }
-"""What each option of a limit takes."""
+"""The values that each option of a limit takes."""
 
 DELAY_TAKES = f"'delay' ({OPTION_TAKES['delay']})"
 LIMIT_TAKES = ", ".join(f"{name!r} ({takes})" for name, takes in OPTION_TAKES.items())
 
 
 class SlotLimit(Struct, frozen=True):
-    """What the whole fleet may do with one slot. 0: no limit.
+    """The limits of the whole fleet for one slot. 0: no limit.
 
     ``delay`` in seconds between two starts, ``concurrency`` downloads at a time, ``rate`` starts a
     second, of which ``burst`` may come at once.
@@ -58,8 +58,8 @@ class SlotLimit(Struct, frozen=True):
 
 
 class BackOff(Struct, frozen=True):
-    """What failures lead to: the ``longest`` pause in seconds, and after how many in a row a slot
-    is set aside (0: never)."""
+    """Consequences of failures: the ``longest`` pause in seconds, and the number in a row after
+    which a slot is set aside (0: never)."""
 
     longest: float = 60.0
     give_up: int = 15

@@ -10,11 +10,11 @@ EVERY_META = "redisq:{*:0}:meta"
 """Pattern of the meta keys of all frontiers' first shards."""
 
 NEVER = "redisq:never"
-"""What keys begin with that are never there, to try what a user may do with a key."""
+"""Prefix of keys that are never there, to try what a user may do with a key."""
 
 
 def key_prefix(name: str, shard: int) -> str:
-    """What all keys of one shard begin with; in braces the hash tag of Redis Cluster."""
+    """Prefix of all keys of one shard; in braces the hash tag of Redis Cluster."""
     return f"redisq:{{{name}:{shard}}}:"
 
 
@@ -41,7 +41,7 @@ def keys_of(name: str) -> str:
 
 
 def seen_alone(name: str) -> str:
-    """What the keys of a dupefilter without a frontier begin with; its backend's name follows."""
+    """Prefix of the keys of a dupefilter without a frontier; its backend's name follows."""
     return key_prefix(name, 0) + "seen:alone:"
 
 
@@ -52,7 +52,7 @@ def pairs(flat: Iterable[Any]) -> dict[str, str]:
 
 
 def number(text: Any) -> int:
-    """What a script counts, 0 where something else stands."""
+    """A script's count, 0 where the text is no number."""
     try:
         return int(text)
     except ValueError:

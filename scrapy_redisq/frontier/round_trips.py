@@ -20,7 +20,7 @@ _SUM = "exchanges_us"
 
 
 def took(seconds: float) -> dict[str, int]:
-    """What one exchange that was answered adds to the frontier's counts."""
+    """Additions of one answered exchange to the frontier's counts."""
     us = int(1e6 * seconds)
     return {_NAMES[bisect.bisect_left(BOUNDS, us)]: 1, _SUM: us}
 

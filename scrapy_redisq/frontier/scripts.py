@@ -73,7 +73,7 @@ ALWAYS = ("shared/guard", "shared/texts", "shared/keys")
 
 
 def includes_of(text: str) -> list[str]:
-    """What the head of a Lua file includes: the files that define the names it uses."""
+    """Files that the head of a Lua file includes: they define the names that it uses."""
     found = _INCLUDE.search(text)
     return found[1].replace("\n--", " ").split() if found else []
 

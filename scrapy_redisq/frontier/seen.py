@@ -83,7 +83,7 @@ class SeenStatus(Struct, frozen=True):
 
     @classmethod
     def from_reply(cls, reply: Sequence[Any]) -> SeenStatus:
-        """What a file of ``lua/shared/seen/`` says: numbers, or texts of them."""
+        """The reply of a file of ``lua/shared/seen/``: numbers, or texts of them."""
         return cls(int(reply[0]), int(reply[1]), float(reply[2]))
 
     @classmethod

@@ -14,7 +14,7 @@ MAX_SLOT_LENGTH = 200
 """Bytes of a slot's name in Redis; longer ones are cut and end in a hash."""
 
 _HASH = re.compile(r"~[0-9a-f]{40}\Z")
-"""What a name that was cut ends in."""
+"""The end of a name that was cut."""
 
 
 def slot_name(slot: str) -> str:

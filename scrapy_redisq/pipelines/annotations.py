@@ -111,7 +111,7 @@ def _scrapy_type(item_class: type[Item], name: str, annotation: Any) -> Any:
 
 
 def bare(annotation: Any) -> Any:
-    """What a NewType, ``Annotated``, ``type`` alias or TypeVar stands for; else the annotation."""
+    """The type behind a NewType, ``Annotated``, ``type`` alias or TypeVar; else the annotation."""
     while True:
         if hasattr(annotation, "__supertype__"):  # NewType
             annotation = annotation.__supertype__

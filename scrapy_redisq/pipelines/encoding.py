@@ -49,7 +49,7 @@ def _check(value: Any) -> None:
 _MINUTE = timedelta(minutes=1)
 
 _LOOKED_INTO: tuple[type[Any], ...] = (dict, list, tuple, set, frozenset, float)
-"""What a check of the values sees by itself, also subclasses, which msgspec does not know."""
+"""Types that a check of the values knows, also subclasses, which msgspec does not know."""
 
 
 def _plain(value: Any) -> Any:

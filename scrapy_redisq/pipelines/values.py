@@ -30,7 +30,7 @@ def is_url_class(cls: type) -> bool:
 
 @functools.cache
 def enum_values(cls: type[enum.Enum]) -> Mapping[str, str | int]:
-    """What is stored for each member's name: its value, if all are text or all are integers.
+    """The stored value of each member's name: its value, if all are text or all are integers.
 
     The name itself otherwise.
     """

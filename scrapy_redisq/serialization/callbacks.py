@@ -147,7 +147,7 @@ class Callbacks:
         return MethodType(function_of(method), owner)
 
     def _fault(self, name: CallbackName, leading: int) -> str:
-        """What is wrong with a partial of a method that has so many ``leading`` arguments, or "".
+        """The fault of a partial of a method that has so many ``leading`` arguments, or "".
 
         With arguments before the response any method could be called in any way: with the path of a
         file, for example. So it must be a callback, by the name of the parameter behind them.

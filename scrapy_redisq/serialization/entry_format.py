@@ -49,7 +49,7 @@ MAX_PRIORITY = 2**53
 _PREFIX = bytes([FORMAT])
 
 CallbackName = str | bool | list[Any]
-"""What stands for a callback: its name, False for NO_CALLBACK, or a list for a partial (name,
+"""A stored callback: its name, False for NO_CALLBACK, or a list for a partial (name,
 positional arguments, keyword arguments)."""
 
 _LETTERS = {
@@ -147,7 +147,7 @@ class RequestClass(NamedTuple):
         return cls.of(loaded, type_name(loaded))
 
     def extra_of(self, request: Request) -> dict[str, Any]:
-        """What the request has beside the attributes of Request."""
+        """Attributes of the request beside those of Request."""
         extra = {name: getattr(request, name) for name in self.extra}
         if self.cls is JsonRequest and extra["dumps_kwargs"] == {"sort_keys": True}:
             del extra["dumps_kwargs"]  # the constructor fills that in

@@ -107,4 +107,4 @@ _INPUTS: dict[str, tuple[str, _Check]] = {
     "priority": ("a whole number", _of(int)),
     "dont_filter": ("true or false", _of(bool)),
 }
-"""What each field takes. What is in headers and cookies, `Request` and the serializer look at."""
+"""The types of each field. `Request` and the serializer look into headers and cookies."""

@@ -50,7 +50,7 @@ class ValueClass:
         self._slots = _slots(cls)
 
     def take_apart(self, value: Any) -> Any:
-        """What the object holds, in plain containers; raises `NotStorable`."""
+        """The object's parts, in plain containers; raises `NotStorable`."""
         parts = attributes_of(value)
         if "_attrs_cached_hash" in parts:
             raise NotStorable("its hash is kept, which is another one in each process")
@@ -145,7 +145,7 @@ class ValueClasses:
             self._by_class[cls] = self._by_name[name] = known
 
     def take_apart(self, value: Any) -> Stored | None:
-        """What is stored for an object, None if its class is not known; for a class that is listed
+        """The stored form of an object, None if its class is not known; for a class that is listed
         itself, as scrapy-poet's ``meta["inject"]`` has them, its name alone. Raises `NotStorable`.
         """
         if isinstance(value, type):
@@ -184,7 +184,7 @@ def _slots(cls: Any) -> dict[str, MemberDescriptorType]:
 
 
 def attributes_of(value: object) -> dict[str, Any]:
-    """What an object holds, in its dictionary and in slots; no code of its class runs."""
+    """The parts of an object, in its dictionary and in slots; no code of its class runs."""
     parts = dict(getattr(value, "__dict__", ()))
     kind: Any = type(value)
     for name, slot in _slots(kind).items():

@@ -1,4 +1,4 @@
-"""What all clients of Redis have in common: their options, and how tasks that use them end.
+"""Options of all clients of Redis, and how tasks that use clients end.
 
 The clients send each command once. redis-py's default sends a command again when its answer was
 lost, up to ten times; that is right only for what may happen twice. Exchanges survive it by their

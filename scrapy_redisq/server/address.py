@@ -1,4 +1,4 @@
-"""What REDISQ_URL names: one server, some nodes of a cluster, or the primary that Sentinels know.
+"""Addresses in REDISQ_URL: one server, some nodes of a cluster, or the primary of Sentinels.
 `parse` tells which, and refuses what it must not say."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Address(Struct, frozen=True):
 
     @property
     def checks_host_name(self) -> bool | None:
-        """What ``ssl_check_hostname`` says; None: nothing."""
+        """The option ``ssl_check_hostname``; None: not given."""
         return _checks_host_name(self.options)
 
 
@@ -169,7 +169,7 @@ def parse(url: str) -> Address:
 
 
 def _options(url: str, query: str, allowed: Set[str]) -> dict[str, str]:
-    """What stands behind the "?" of ``url``; raises `SettingError` for what it does not take."""
+    """Options behind the "?" of ``url``; raises `SettingError` for an option that is not taken."""
     options = parse_qsl(query, keep_blank_values=True)
     given = dict(options)
     for name in sorted(given.keys() - allowed):

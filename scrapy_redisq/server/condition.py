@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class Condition(Struct, frozen=True):
-    """What a server says of its memory, in bytes, and whether it takes writes. A user who may not
+    """A server's memory in bytes, and whether it takes writes. A user who may not
     ask is told nothing: all zeros."""
 
     used: int = 0
@@ -32,7 +32,7 @@ class Condition(Struct, frozen=True):
 
 
 class Told:
-    """What a server says of itself in one round trip; raises what the client does if it goes away.
+    """A server's answers in one round trip; raises the client's error if the server goes away.
     ``trouble``: its answer to PING, if that is an error."""
 
     def __init__(self, client: redis.Redis) -> None:
@@ -47,7 +47,7 @@ class Told:
         self.role: list[Any] = role if isinstance(role, list) else [b""]
 
     def setting(self, name: str, about: str = "") -> str | None:
-        """What a setting is; None: this user may not ask. ``about``: what INFO calls it. CONFIG,
+        """The value of a setting; None: this user may not ask. ``about``: its name in INFO. CONFIG,
         which many users and hosted servers lack, is asked only for what INFO leaves open."""
         if about in self.info:
             return str(self.info[about])

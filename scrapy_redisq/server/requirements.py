@@ -1,4 +1,4 @@
-"""What a server must be: it keeps requests, over a full memory and over a restart."""
+"""Requirements of a server: it keeps requests, over a full memory and over a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOEVICTION = f"maxmemory-policy noeviction {CONF}"
 
 
 class Weakness(NamedTuple):
-    """What is not as it should be, why that matters, and what to set."""
+    """A requirement that a server does not meet, why it matters, and what to set."""
 
     what: str
     why: str
@@ -81,7 +81,7 @@ def keeps_log(told: Told) -> bool | None:
 
 
 def weaknesses(told: Told, *, in_cluster: bool, failovers: bool) -> Iterator[Weakness]:
-    """What is not as it should be; see `check`."""
+    """Requirements that are not met; see `check`."""
     unknown = []
     policy, has_log = _policy(told), keeps_log(told)
     if policy is None:

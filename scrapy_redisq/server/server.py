@@ -33,8 +33,8 @@ READ_PATIENCE = 4.0
 
 
 class Server:
-    """What REDISQ_URL names: makes clients, waits for it, checks it. Close it when done, after its
-    clients.
+    """The server of REDISQ_URL: makes clients, waits for the server, checks it. Close it when done,
+    after its clients.
 
     ``address`` is the URL without password. ``masters``: how many a cluster had when it was waited
     for or checked; 0 for one server. ``keeps_log``: no server is known to have no append-only file.
@@ -217,14 +217,14 @@ class Server:
         return await asyncio.to_thread(self.check)
 
     def _check(self, client: Any) -> dict[str, list[str]]:
-        """What is wrong; of a cluster: with which masters. Raises `ServerUnsuitable`."""
+        """Problems; of a cluster: with which masters. Raises `ServerUnsuitable`."""
         told, self._told = self._told or told_by(client), None
         told.client = client  # that of `ping` is closed, and had less patience
         self.keeps_log = requirements.keeps_log(told) is not False
         return {what: [] for what in self._look(told, self.address)}
 
     def _look(self, told: Told, address: str) -> list[str]:
-        """What is wrong with one server; raises `ServerUnsuitable`."""
+        """Problems of one server; raises `ServerUnsuitable`."""
         terms = {"in_cluster": self.is_cluster, "failovers": self.by_sentinels}
         requirements.check(told, address, **terms)
         found = list(requirements.weaknesses(told, **terms))
@@ -243,7 +243,7 @@ class Server:
 
 
 def told_by(client: redis.Redis) -> Told:
-    """What a server says; raises what it says instead of PONG."""
+    """The server's answers; raises the error that comes instead of PONG."""
     told = Told(client)
     if told.trouble:
         raise told.trouble

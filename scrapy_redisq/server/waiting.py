@@ -86,7 +86,7 @@ def pauses(server: Server, longest: float, *, to_write: bool) -> Iterator[float]
 
 
 def _attempt(server: Server, left: float) -> Exception | None:
-    """What is wrong with the server, None if it answers."""
+    """The server's error, None if the server answers."""
     try:
         server.ping(min(server.socket_timeout, max(SHORTEST_ATTEMPT, left)))
     except (redis.RedisError, OSError, ValueError) as error:
@@ -103,7 +103,7 @@ def _is_loading(server: Server, error: Exception) -> bool:
 
 
 def _final_words(server: Server, error: Exception, shown: str) -> str:
-    """What to say of an error that waiting does not mend; "" of all others."""
+    """A sentence about an error that waiting does not mend; "" for all other errors."""
     if _comes_from(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {server.address} (REDISQ_URL) cannot be verified: {shown}. "
@@ -133,7 +133,7 @@ def _is_final(error: Exception) -> bool:
 
 
 def _doubt(server: Server, error: Exception) -> str:
-    """What may be wrong with the URL where a server takes a connection and says nothing: it waits
+    """A guess about the URL where a server takes a connection and says nothing: it waits
     for the rest of what it takes for TLS, or for plain text, or it hangs up."""
     if server.uses_tls:
         is_odd = isinstance(error, redis.TimeoutError) or _comes_from(error, ssl.SSLError)

@@ -30,7 +30,7 @@ class Explained(ValueError):
 
 @dataclass(frozen=True)
 class Check(Generic[T]):
-    """What a setting ``takes``, in words, and what gives a value its final type.
+    """A check of a setting: what it ``takes``, in words, and a function that converts its value.
 
     ``convert`` raises ValueError for what is not taken, or what calls with it raise.
     """

@@ -18,7 +18,7 @@ from scrapy_redisq.settings.declared import SlotSettings
 from scrapy_redisq.settings.setting import SettingsSource
 
 NO_LIMIT = 100
-"""What counts as the downloads of a worker at a time where CONCURRENT_REQUESTS = 0: no limit."""
+"""Downloads of a worker at a time where CONCURRENT_REQUESTS = 0, which sets no limit."""
 
 _CHECKS: dict[str, Check[Any]] = {
     "DOWNLOAD_DELAY": checks.seconds(0, LONGEST),

@@ -16,7 +16,7 @@ TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
 
 
 class SettingsSource(Protocol):
-    """What is read from: Scrapy's ``Settings`` or any mapping."""
+    """A source of settings: Scrapy's ``Settings`` or any mapping."""
 
     def get(self, name: str, default: Any = None, /) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""What a worker's command line says: ``scrapy crawl books -s NAME=VALUE …``."""
+"""A worker's command line: ``scrapy crawl books -s NAME=VALUE …``."""
 
 from __future__ import annotations
 

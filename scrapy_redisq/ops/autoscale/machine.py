@@ -29,7 +29,7 @@ def processors() -> int:
 
 @dataclass(frozen=True)
 class Load:
-    """What was seen: ``cpu``, the share that was busy; bytes of memory. None: nobody says."""
+    """A machine's load: ``cpu``, the share that was busy; bytes of memory. None: not known."""
 
     cpu: float | None = None
     free: int | None = None

@@ -75,7 +75,7 @@ class Process:
         return 128 - code if code is not None and code < 0 else code
 
     def stop(self) -> None:
-        """What SIGTERM does to a worker: pages in progress end. Twice: at once."""
+        """Send SIGTERM to a worker: its pages in progress end. Twice: the worker ends at once."""
         self.stopping = True
         self._told = self._told or time.monotonic()
         self._process.send_signal(signal.SIGTERM)
@@ -96,7 +96,7 @@ class Process:
 
 
 def _dies_with(parent: int) -> Callable[[], None] | None:
-    """What a new process does before anything else: to be told when its parent is no more."""
+    """The first step of a new process: it asks to be told when its parent is no more."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl  # loaded here: after a fork as little as possible is done

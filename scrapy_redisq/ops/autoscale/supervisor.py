@@ -28,7 +28,7 @@ LOOK = 1.0
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run: ``words``, the workers' command, for the run ``run_name`` ("": they name
+    """A fleet to run: ``words``, the workers' command, for the run ``run_name`` ("": they name
     it themselves); ``concurrency``: requests that a worker has in progress. ``logs``: the folder
     of what they say, None: where this process does."""
 

@@ -36,7 +36,7 @@ STATUSES: dict[int, tuple[type[Exception], ...]] = {
     409: (FrontierError,),
     400: (ValueError, RedisqError),
 }
-"""What errors are to whoever asked: the first that fits."""
+"""HTTP status of each error: the first class that fits."""
 
 
 def make_app(crawls: Crawls, rules: Rules) -> web.Application:

@@ -26,7 +26,7 @@ Names = Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_NAMED)]
 
 
 class HostChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What to do with which hosts: either named, or all that match. Options of a limit as
+    """A change of hosts: either of those named, or of all that match. Options of a limit as
     REDISQ_SLOT_LIMITS has them; what is left out stays as it is."""
 
     action: Literal["pause", "resume", "limit", "unlimit", "drop"]
@@ -39,7 +39,7 @@ class HostChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WorkerChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What to tell which workers: either named, or all that are there."""
+    """An order to workers: either to those named, or to all that are there."""
 
     action: Literal["quiet", "work", "stop"]
     ids: Names | None = None
@@ -47,7 +47,7 @@ class WorkerChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LetterChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What to do with which dead letters: either named, or all that match."""
+    """A change of dead letters: either of those named, or of all that match."""
 
     action: Literal["requeue", "purge"]
     ids: Names | None = None
@@ -77,7 +77,7 @@ async def body_of(request: web.Request, kind: type[T]) -> T:
 
 
 async def change(request: web.Request, do: Callable[[], Any]) -> web.Response:
-    """What ``do`` says, in a thread; the crawl is looked at anew after it."""
+    """The reply of ``do``, run in a thread; the crawl is looked at anew after it."""
     crawl = await crawl_of(request)
     try:
         return web.json_response(await request.app[CRAWLS].run(do))

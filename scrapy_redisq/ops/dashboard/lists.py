@@ -19,7 +19,7 @@ STATES = ("paused", "set_aside", "parked", "failing", "limited")
 
 
 def states_of(slot: SlotStatus) -> tuple[str, ...]:
-    """What is special about a host."""
+    """Traits of a host."""
     found = ["paused"] if slot.paused else []
     if slot.set_aside:
         found.append("set_aside")
@@ -74,13 +74,13 @@ def counts(slots: Sequence[SlotStatus]) -> dict[str, int]:
 
 
 GROUPS = ("reason", "error", "status", "slot")
-"""What dead letters are grouped by; ``error`` is the type of the exception, ``slot`` the host."""
+"""Groups of dead letters; ``error`` is the type of the exception, ``slot`` the host."""
 
 MOST_GROUPS = 8
 
 
 class Letter(NamedTuple):
-    """What a dead letter is chosen and grouped by."""
+    """Fields by which a dead letter is chosen and grouped."""
 
     id: str
     reason: str

@@ -1,4 +1,4 @@
-"""What the Redis servers say of themselves, as far as they let us ask."""
+"""Answers of the Redis servers about themselves, as far as they let us ask."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _why(why: Mapping[str, Any], state: str = "") -> Line:
 
 
 def seen(status: Mapping[str, Any]) -> Line:
-    """What the dupefilter has lost, or will."""
+    """URLs that the dupefilter has lost, or will lose."""
     count, filled = status["seen"], status["dupefilter"]
     if filled["kind"] not in {"bloom", "exact"}:
         return note(
@@ -131,7 +131,7 @@ def workers(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Lin
 
 
 def memory(told: Mapping[str, Any]) -> Iterator[Line]:
-    """What takes the memory, by `Frontier.memory`, and how long that will do."""
+    """Shares of the memory, by `Frontier.memory`, and how long the memory will do."""
     if told["problem"]:
         text = f"It could not be asked for: {told['problem']}"
         yield note("what takes the memory is not known", text, "what the message says")

@@ -73,7 +73,7 @@ def _rights(frontier: Frontier, *, named: bool) -> Iterator[Line]:
 
 
 def _of_each(opened: Server, frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
-    """What is to be said of each server; of a cluster's once where they are alike."""
+    """Lines about each server; of a cluster's servers once where they are alike."""
     client = frontier.client
     nodes = nodes_of(client)
     said: dict[Line, list[int]] = {}

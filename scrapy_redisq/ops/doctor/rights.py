@@ -59,7 +59,7 @@ NOT_NEEDED = {
     "role": "A replica is not told from a primary.",
     "scan": "Frontiers cannot be listed, and memory cannot be measured.",
 }
-"""What comes of it where a right is not needed to crawl; of `_FOR_PEOPLE` nothing."""
+"""The consequence where a right is not needed to crawl; of `_FOR_PEOPLE` none."""
 _FOR_PEOPLE = {"memory|usage", "config|get", "latency|latest", "slowlog|get", "lrange"}
 
 _SCRIPT = """

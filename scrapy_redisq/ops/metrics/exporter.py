@@ -1,4 +1,4 @@
-"""What programs ask by HTTP: ``/metrics`` and ``/scale/NAME``, of the exporter and the dashboard.
+"""HTTP for programs: ``/metrics`` and ``/scale/NAME``, of the exporter and the dashboard.
 
 Nothing is changed, and no URL and no host is told.
 """
@@ -75,7 +75,7 @@ class Programs:
         return await in_thread(self._threads, self.metrics_now)
 
     async def wanted_workers(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """What an autoscaler asks for, also of a crawl that has not begun. Raises as `scale`."""
+        """Answer to an autoscaler, also of a crawl that has not begun. Raises as `scale`."""
         return await in_thread(self._threads, lambda: scale(self._frontier(name), query))
 
     def metrics_now(self) -> bytes:

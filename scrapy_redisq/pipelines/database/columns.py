@@ -155,7 +155,7 @@ _ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
 
 
 class Form(NamedTuple):
-    """What a column can hold."""
+    """The values that a column can hold."""
 
     kind: str
     whole: float = math.inf

@@ -1,4 +1,4 @@
-"""What an error of a database means to a sink.
+"""Meanings of a database's errors for a sink.
 
 Only what is certain is told from classes and codes; all else is `WriteFailed`, and what becomes of
 other rows will tell (see `scrapy_redisq.pipelines.doubt`).
@@ -69,7 +69,7 @@ _POSTGRES_PASSING = (
 
 
 def words(error: BaseException) -> str:
-    """What the database said, on one line of at most `LONGEST_WORDS`, without the statement."""
+    """The database's words, on one line of at most `LONGEST_WORDS`, without the statement."""
     cause: BaseException = error
     if isinstance(error, exc.StatementError) and error.orig is not None:
         cause = error.orig
@@ -92,7 +92,7 @@ class ErrorClasses:
         self._dialect = dialect
 
     def meaning(self, error: BaseException) -> type[SinkError] | None:
-        """What to raise for it; None: it is not the database's.
+        """The error to raise in its place; None: the error is not the database's.
 
         SQLAlchemy's errors, the driver's own, and OSError are known.
         """

@@ -89,7 +89,7 @@ def make_plan(
     given: bool,
     dialect: sqlalchemy.Dialect,
 ) -> Plan:
-    """What fills each column of ``table``. Raises `SettingError`, `SinkMismatch`."""
+    """The field that fills each column of ``table``. Raises `SettingError`, `SinkMismatch`."""
     columns = {column.name: column for column in table.columns}
     problems: list[str] = []
     taken: dict[str, Convert] = {}

@@ -21,7 +21,7 @@ from scrapy_redisq.settings.declared import SinkSettings
 
 
 class Tables:
-    """What is written where.
+    """The table of each class of items.
 
     A class of items has the table that ``REDISQ_TABLES`` names, else the one called like it in
     snake case: the project's if its `MetaData` has it, else one of our own. Names in `Target` and

@@ -21,7 +21,7 @@ from scrapy_redisq.errors import RowRefused, reason
 from scrapy_redisq.pipelines.database.columns import MYSQL
 
 _UNBINDABLE = (ArithmeticError, AttributeError, TypeError, ValueError)
-"""What drivers raise, beside their own errors, for values that they cannot bind."""
+"""Errors of drivers, beside their own, for values that they cannot bind."""
 
 Values = dict[str, Any]
 
@@ -44,7 +44,7 @@ class Target:
 
 
 class Record(NamedTuple):
-    """What an item becomes: ``values`` has a value for each of the columns that it fills."""
+    """The row of an item: ``values`` has a value for each of the columns that it fills."""
 
     target: Target
     values: Values

@@ -81,7 +81,7 @@ class Shown:
         self._secrets |= {user.partition(":")[2]}
 
     def words(self, error: Exception) -> str:
-        """What an error says, in one line."""
+        """An error's text, in one line."""
         words = " ".join(redact(str(error)).split())
         for secret in filter(None, self._secrets):
             words = words.replace(unquote(secret), "***").replace(secret, "***")

@@ -52,7 +52,7 @@ def _result(replies: list[Any]) -> Any:
 
 
 class _Nodes(Generic[C]):
-    """What both clients have: the hash slots, and a client for each node that was talked to."""
+    """Common to both clients: the hash slots, and a client for each node that was talked to."""
 
     def __init__(self, hash_slots: HashSlots, connect: Callable[[Node, float | None], C]) -> None:
         """Several clients may have the same ``hash_slots``. ``connect`` makes the client of a node,

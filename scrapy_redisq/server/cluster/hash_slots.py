@@ -39,7 +39,7 @@ AWAY = (redis.ConnectionError, redis.TimeoutError, OSError)
 """No answer: nobody knows whether the command was executed."""
 
 OLD_MAP = (ClusterDownError, ReadOnlyError)
-"""What a node says that may belong to the past by now."""
+"""Errors of a node that may belong to the past by now."""
 
 _LOOK: tuple[Command, ...] = (("CLUSTER", "INFO"), ("CLUSTER", "SLOTS"))
 _WAIT: Command = ("WAIT", 1, 500)
@@ -62,7 +62,7 @@ Replies: TypeAlias = "list[Any] | Exception"
 """To what was sent; or one of `AWAY`."""
 
 Steps = Generator[Send, Any, T]
-"""What is to be sent, one after the other, each answered by `Replies`; returns a T."""
+"""Commands to send, one after the other, each answered by `Replies`; returns a T."""
 
 
 class SlotMap:

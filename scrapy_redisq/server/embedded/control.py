@@ -19,7 +19,7 @@ from scrapy_redisq.server.embedded.locks import file_errors
 
 
 class EmbeddedStatus(Struct, frozen=True):
-    """What is known of a folder's server. ``None``: unknown, as it is not running or is busy."""
+    """State of a folder's server. ``None``: unknown, as the server does not run or is busy."""
 
     folder: Path
     running: bool
@@ -72,7 +72,7 @@ def stop(
 
 
 def status(folder: Path | str) -> EmbeddedStatus:
-    """What is known of the server of ``folder``; neither starts it nor creates the folder."""
+    """State of the server of ``folder``. The server is not started, the folder is not created."""
     place = ServerFolder(folder)
     running = in_use = reachable = False
     told: dict[str, Any] = {}

@@ -48,7 +48,7 @@ def is_current(path: Path, file: int) -> bool:
 
 
 def ask(path: Path, command: bytes) -> bytes:
-    """What the server at a socket answers; nothing if it does not in time."""
+    """The answer of the server at a socket; nothing if there is none in time."""
     with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
         connection.settimeout(ANSWER_TIMEOUT)
         connection.connect(os.fsencode(path))

@@ -52,7 +52,7 @@ LOG_PREFIX = re.compile(r"^\d+:[A-Z] .{10,30} # ")
 
 
 def answers(folder: ServerFolder) -> str:
-    """What the server says to PING. An error is an answer, too, of one at work and in trouble: a
+    """The server's answer to PING. An error is an answer, too, of a server in trouble: a
     full disk (MISCONF)."""
     return ask(folder.socket, b"PING\r\n").decode(errors="replace")
 

@@ -46,7 +46,7 @@ class _Refused(Exception):
 
 
 class View(Struct, frozen=True):
-    """What one Sentinel says of the service."""
+    """One Sentinel's view of the service."""
 
     sentinel: str
     """Its id."""

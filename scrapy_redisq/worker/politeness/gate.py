@@ -319,7 +319,7 @@ class DownloadGate:
         return self.turns.needed_within(self._inbox.waiting()) if self.turns else None
 
     def report(self, session: ShardSession) -> list[TurnReport]:
-        """What was done with the turns of slots of this shard."""
+        """Reports on the turns of slots of this shard."""
         if not self.turns:
             return []
         worth = self._inbox.limit if not self._engine.closing else lambda slot, stock: 0
