@@ -77,11 +77,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "long: takes ten seconds or more, and so is begun first")
     config.addinivalue_line(
-        "markers", "servers(which): run on the servers at both 'ends', or on 'every' kind"
+        "markers", "long(seconds): takes ten seconds or more, and so is begun first"
+    )
+    config.addinivalue_line(
+        "markers",
+        "servers(which): run on the 'newest' server, those at both 'ends', or 'every' kind",
     )
 
+    # pytest-xdist would begin with the groups that have most tests.
+    config.option.loadscopereorder = False
     # Where tests are run in the background SIGINT is ignored, and would be by the processes that
     # they start; those are to be ended by Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -115,23 +120,31 @@ def _group_of(item: pytest.Item) -> str | None:
     return None
 
 
+def _seconds_of(item: pytest.Item) -> int:
+    """How long the test takes, if that is ten seconds or more; else 0."""
+    if marker := item.get_closest_marker("long"):
+        return int(marker.args[0]) if marker.args else 10
+    return 10 if "rig" in getattr(item, "fixturenames", ()) else 0
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes longest goes first, so that at the end no process waits for another one's. Crawls,
-    which wait most of their time, are spread among what does not, up to nine tenths of it."""
-    kinds: list[list[pytest.Item]] = [[], [], []]
+    """What takes longest goes first, so that at the end no process waits for another one's: single
+    tests, then groups, which one process runs. Crawls, which wait most of their time, are spread
+    among what does not, up to nine tenths of it."""
+    kinds: list[list[pytest.Item]] = [[], [], [], []]
     for item in items:
         if group := _group_of(item):
             item.add_marker(pytest.mark.xdist_group(group))
-        fixtures = getattr(item, "fixturenames", ())
-        is_long = item.get_closest_marker("long") or "rig" in fixtures
-        kinds[0 if is_long else 1 if "crawl" in fixtures else 2].append(item)
-    long, crawls, short = kinds
+        is_crawl = "crawl" in getattr(item, "fixturenames", ())
+        kinds[0 if _seconds_of(item) else 1 if group else 2 if is_crawl else 3].append(item)
+    long, grouped, crawls, short = kinds
+    long.sort(key=_seconds_of, reverse=True)
     if config.getoption("short_first"):
-        items[:] = short + crawls + long
+        items[:] = short + crawls + grouped + long
         return
     places = [(0.9 * number / len(crawls), item) for number, item in enumerate(crawls)]
     places += [(number / len(short), item) for number, item in enumerate(short)]
-    items[:] = long + [item for _, item in sorted(places, key=itemgetter(0))]
+    items[:] = long + grouped + [item for _, item in sorted(places, key=itemgetter(0))]
 
 
 def pytest_collection_finish() -> None:
@@ -147,7 +160,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             marker = node.get_closest_marker("servers")
             which = marker.args[0] if marker else ""
             turn = KINDS[zlib.crc32(node.name.encode()) % len(KINDS)]
-            kinds = {"": [turn], "ends": ENDS, "every": KINDS}[which]
+            kinds = {"": [turn], "newest": ENDS[-1:], "ends": ENDS, "every": KINDS}[which]
             if metafunc.config.getoption("every_server"):
                 kinds = KINDS
             metafunc.parametrize(fixture, kinds, indirect=True)

@@ -62,7 +62,7 @@ def server() -> Iterator[RedisServer]:
     server.close()
 
 
-@pytest.mark.long
+@pytest.mark.long(60)
 @pytest.mark.parametrize("name", [EVERY, *GROUPS])
 def test_as_with_scrapys_own(name: str, server: RedisServer, tmp_path: Path) -> None:
     """Pages fetched, items, stats and what is logged are the same by one worker and by two, but

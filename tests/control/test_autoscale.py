@@ -25,11 +25,9 @@ from scrapy_redisq.ops.autoscale import (
     Bounds,
     CrawlCommand,
     Fleet,
-    Job,
     Load,
     Machine,
     Process,
-    Supervisor,
 )
 from scrapy_redisq.ops.autoscale.machine import exists, processors, resident
 from tests.harness.command import Redisq, at
@@ -431,58 +429,6 @@ def test_a_run_that_nobody_has_completed(
 
 
 MONDAY, TUESDAY = RunTerms(name="monday"), RunTerms(name="tuesday")
-
-
-def test_a_run_that_somebody_else_begins_meanwhile(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """When the workers of the one before have left nothing is started in it, unless that was opened
-    again."""
-    said: list[str] = []
-    bounds = Bounds(least=1, most=1, most_cpu=0.0, first_pause=0.0)
-    job = Job(["sleep", "100"], "monday", 16, tmp_path, bounds)
-    with (
-        redis_server.client() as client,
-        Frontier.from_url(redis_server.url, "books", config=EXACT) as frontier,
-    ):
-        supervisor = Supervisor(frontier, job, said.append, said.append)
-
-        def step() -> int | None:
-            supervisor.fleet.reap()
-            supervisor._look()
-            return supervisor._step()
-
-        def complete() -> None:
-            worker = Worker(client, "books", EXACT, terms=MONDAY)
-            for lease in worker.claim(10):
-                worker.finish(lease)
-            worker.exchange()
-            assert worker.leave()
-            assert step() is None
-
-        def end() -> None:
-            (process,) = supervisor.fleet.processes
-            process._process.kill()
-            process._process.wait(10)
-
-        try:
-            Worker(client, "books", EXACT, terms=MONDAY).leave()
-            assert step() is None
-            complete()
-            frontier.push(["https://a.example/"])
-            end()
-            assert step() is None
-            assert "worker 2 started" in said[-1]
-            complete()
-            Worker(client, "books", EXACT, terms=TUESDAY).send(["https://b.example/"])
-            assert step() is None
-            end()
-            assert step() == 0, said
-        finally:
-            for process in supervisor.fleet.processes:
-                process.kill()
-                process._process.wait(10)
-    assert said[-1] == "the run monday is complete"
 
 
 def test_signals(autoscale: Any) -> None:

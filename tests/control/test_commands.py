@@ -22,7 +22,7 @@ from scrapy.settings import Settings
 
 from lab.launcher import fork
 from lab.servers import RedisServer, any_server, free_port, wait_until
-from scrapy_redisq.commands import display, status, watching
+from scrapy_redisq.commands import display, watching
 from scrapy_redisq.commands.autoscale import _project_of
 from scrapy_redisq.commands.main import main
 from scrapy_redisq.commands.project import Project
@@ -197,27 +197,6 @@ class TestStatus:
             assert ran.code == 0
             assert not [line for line in ran.out.splitlines() if line.strip().startswith("fake")]
             assert command in (["status"],) or "\\nfake" in ran.out.replace("\n", "")
-
-    def test_watching_frontiers_come_and_go(self, redis_server: RedisServer) -> None:
-        """What is reset disappears from the overview, what is new is found within ten looks."""
-        project = Project(Settings({"REDISQ_URL": redis_server.url}, priority="cmdline"))
-        with project.server() as server, contextlib.closing(server.client()) as client:
-            watched = status.Watched(server, client, None)
-
-            def look() -> list[str]:
-                return [status["frontier"] for status in watched.look()]
-
-            assert look() == []
-            for name in ("a", "b"):
-                with project.frontier(server, name) as frontier:
-                    frontier.push(some_urls(1))
-            assert look() == ["a", "b"]
-            with project.frontier(server, "a") as frontier:
-                frontier.reset()
-            assert look() == ["b"]
-            with project.frontier(server, "c") as frontier:
-                frontier.push(some_urls(1))
-            assert [look() for _ in range(10)][-1] == ["b", "c"]
 
 
 class TestSlots:
@@ -441,16 +420,6 @@ class TestEmbeddedServer:
         assert stopped == (0, "Stopped\n", "")
         assert redisq("server", "status", **own).out.startswith("Not running in ")
         assert redisq("server", "stop", **own).out.endswith("is not running\n")
-
-    def test_stop_while_in_use(self, redisq: Redisq, tmp_path: Path) -> None:
-        """In use it is not stopped but code 1; the last user does that, or --force."""
-        url = f"embedded://{tmp_path / 'redis'}"
-        with Frontier.from_url(url, "books"):
-            ran = redisq("server", "stop", REDISQ_URL=url)
-            assert (ran.code, ran.out) == (1, "")
-            assert "--force" in ran.err
-            assert redisq("server", "status", REDISQ_URL=url).out.startswith("Running")
-            assert redisq("server", "stop", "--force", REDISQ_URL=url).out == "Stopped\n"
 
     def test_of_another_server(self, redisq: Redisq) -> None:
         """With a REDISQ_URL of another kind there is no embedded server to speak of."""

@@ -136,7 +136,9 @@ def test_what_holds_a_server_up(redisq: Redisq, each_server: RedisServer) -> Non
     slow = [text.partition(",")[0] for text in what if text.startswith("slow calls")]
     assert what[spike] == "warning"
     assert re.search(r"of up to [\d,]{3,} ms, the last \d+(\.\d)? s ago$", spike)
-    assert sorted(slow) == ["slow calls: EVAL", "slow calls: SORT"]
+    # A busy machine makes others slow, too.
+    assert {"slow calls: EVAL", "slow calls: SORT"} <= set(slow)
+    assert "slow calls: EVALSHA" not in slow
 
 
 def test_a_clock_that_is_off(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ Workers are driven by hand here, through `ShardSession`: no Scrapy, no clock but
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +56,6 @@ def queued_entries(frontier: Frontier) -> int:
     return sum(
         client.llen(key) for key in client.scan_iter(match=f"redisq:{{{frontier.name}:*}}:queue:*")
     )
-
-
-SHARDED = FrontierConfig(shards=4)
-"""Hosts a.example to z.example meet all of four shards."""
 
 
 class TestPush:
@@ -231,28 +226,6 @@ class TestPush:
             open_frontier().push(["https://a.example/"])
         # No run was begun, which would have deleted them.
         assert open_frontier().status()["dead"] == 1
-
-
-class TestRuns:
-    def test_a_producer_whose_run_ends_meanwhile(self, frontier: Frontier) -> None:
-        """The run completes between two scripts of one push: what comes later is a new run's."""
-
-        def lines() -> Iterator[str]:
-            yield from some_urls(300)
-            # The first script has been sent when the next line is asked for.
-            worker = Member(frontier)
-            assert worker.finish() == 300
-            assert worker.leave()
-            yield "https://late.example/"
-
-        assert frontier.push(lines()).accepted == 301
-        status = check_sums(frontier)
-        assert queued_entries(frontier) == 1
-        assert (status["state"], status["queued"]) == ("stopped", 1)
-        worker = Member(frontier, "w2")
-        assert worker.finish() == 1
-        assert worker.leave()
-        assert check_sums(frontier)["state"] == "complete"
 
 
 class TestStatus:

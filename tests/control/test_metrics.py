@@ -18,11 +18,9 @@ from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Finish
-from scrapy_redisq.ops.metrics import exporter as exporter_module
-from scrapy_redisq.ops.metrics.exporter import Programs, make_app
+from scrapy_redisq.ops.metrics.exporter import make_app
 from scrapy_redisq.ops.metrics.exposition import Exposition
 from scrapy_redisq.ops.metrics.families import METRICS
-from scrapy_redisq.ops.serving import NoThread
 from scrapy_redisq.server.connection import open_server
 from tests.control.member import Member, some_urls
 from tests.dashboard.served import Answering
@@ -219,24 +217,3 @@ def test_redis_is_away(redis_server: RedisServer) -> None:
             assert get("/scale/books")[0] == 503
             proxy.mend()
             assert values(get("/metrics")[1])["redisq_crawl_up{crawl=books}"] == 1
-
-
-def test_many_scrape_at_once(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them looks; beside it the others get the last, or hear at once that there is none."""
-    with (
-        Frontier.from_url(redis_server.url, "books") as frontier,
-        open_server(redis_server.url) as server,
-        contextlib.closing(Programs(server)) as asked,
-    ):
-        frontier.push(some_urls(1))
-        with asked._looking, pytest.raises(NoThread):
-            asked.metrics_now()
-        text = asked.metrics_now()
-        frontier.push(some_urls(2))
-        with asked._looking:
-            assert asked.metrics_now() == text
-            monkeypatch.setattr(exporter_module, "KEPT", 0.0)
-            with pytest.raises(NoThread):
-                asked.metrics_now()
-        name = "redisq_requests_total{crawl=books,event=created}"
-        assert (values(text.decode())[name], values(asked.metrics_now().decode())[name]) == (1, 2)

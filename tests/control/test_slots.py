@@ -19,7 +19,6 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import DownloadResult, Reply, TurnReport
-from scrapy_redisq.frontier.slot_names import slot_name
 from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.model import read_shard
 from tests.harness.worker import NAME, Worker, ask
@@ -88,22 +87,6 @@ def test_a_paused_slot(member: Make, frontier: Frontier, client: redis.Redis) ->
     assert frontier.status()["paused"] == 0
     assert client.pttl(f"{PREFIX}slot:host") != -1
     assert client.exists(f"{PREFIX}paused", f"{PREFIX}ruled") == 0
-
-
-def test_a_slot_with_a_long_name(member: Make, frontier: Frontier) -> None:
-    """It is ruled by its own name, and by what stands for that in lists."""
-    worker = member()
-    long = "shop-" * 60
-    stored = slot_name(long)
-    worker.send(["/1", "/2"], slot=stored)
-    (listed,) = frontier.slots()
-    frontier.pause(listed.slot)
-    assert frontier.slot(long).paused
-    assert claimed(ask(worker)) == []
-    frontier.resume(long)
-    assert frontier.limit(listed.slot, delay=5) == frontier.slot(long).limit == SlotLimit(5)
-    assert frontier.drop(listed.slot) == 2
-    assert [slot.slot for slot in frontier.slots()] == [stored]
 
 
 def test_a_pause_survives(member: Make, frontier: Frontier, client: redis.Redis) -> None:
@@ -253,7 +236,7 @@ def test_a_raised_rate(member: Make, frontier: Frontier, rate: str, how: str) ->
         member({"host": {**old, "rate": rate}})
     assert (frontier.slot("host").next_start or 0) <= 0.1
     ask(worker, 0, reported)
-    wait_until(lambda: ask(other).leases, 1, "it goes on")
+    wait_until(lambda: ask(other).leases, 20, "it goes on")
 
 
 def test_a_lowered_concurrency(member: Make, frontier: Frontier) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
@@ -15,11 +14,9 @@ from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control import urls as urls_module
 from scrapy_redisq.control.seeds import SeedReader
-from scrapy_redisq.control.urls import telling_part
 from scrapy_redisq.errors import FrontierError
-from scrapy_redisq.frontier import admin, calls
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.scripts import Call
 from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -140,26 +137,6 @@ def test_fetch_again(frontier: Frontier, member: Make) -> None:
     assert frontier.url(URL)["state"] == "leased"
 
 
-def test_claimed_while_it_is_looked_for(
-    frontier: Frontier, member: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Out of its queue before that is looked at, and with a worker after those were: it is found,
-    and not pushed a second time."""
-    worker = member()
-    send(worker)
-    run, look = frontier._run, admin.find(NAME, 0, "queues", HOST, telling_part(URL), "")
-
-    def claim_meanwhile(call: Call[Any]) -> Any:
-        if call.payload == look.payload:
-            worker.claim(1)
-        return run(call)
-
-    monkeypatch.setattr(frontier, "_run", claim_meanwhile)
-    told = frontier.fetch_again(URL)
-    assert (told["state"], told["worker"], told["how"]) == ("leased", worker.id, "waits")
-    assert frontier.status()["created"] == 1
-
-
 def test_a_search_has_an_end(
     frontier: Frontier, member: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,34 +152,6 @@ def test_a_search_has_an_end(
     told = frontier.url(f"https://{HOST}/")
     assert not told["looked_through"]
     assert 600 <= told["looked_at"] < 1_200
-
-
-class ByMeta:
-    """A fingerprinter of a project that wants something of some pages."""
-
-    def fingerprint(self, request: Request) -> bytes:
-        if "/item" in request.url:
-            return fingerprint(Request(f"{request.url}#{request.meta['shop']}"))
-        return fingerprint(request)
-
-
-def test_a_fingerprinter_that_fails(redisq: Redisq, redis_server: RedisServer) -> None:
-    """On the URL: one line says so. On others that wait, which then cannot be compared: so that not
-    all could be looked at."""
-    path = f"{__name__}.{ByMeta.__name__}"
-    config = replace(EXACT, fingerprinter=path)
-    options: dict[str, Any] = {"config": config, "fingerprint": ByMeta().fingerprint}
-    own = {"REQUEST_FINGERPRINTER_CLASS": path}
-    with Frontier.from_url(redis_server.url, NAME, **options) as frontier:
-        item = Request(f"https://{HOST}/item", meta={"shop": 7, "redisq_delay": 60})
-        assert frontier.push([item, Request(URL, meta={"redisq_delay": 60})]).accepted == 2
-    ran = redisq("url", NAME, URL, **own)
-    assert (ran.code, ran.out.startswith("delayed"), ran.err) == (0, True, "")
-    told = json.loads(redisq("url", NAME, f"{URL}0", "--json", **own).out)
-    assert (told["state"], told["looked_through"]) == ("unknown", False)
-    ran = redisq("url", NAME, item.url, **own)
-    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
-    assert "REQUEST_FINGERPRINTER_CLASS" in ran.err and "KeyError: 'shop'" in ran.err
 
 
 def test_command(redisq: Redisq, redis_server: RedisServer) -> None:

@@ -123,27 +123,6 @@ def test_reports(client: redis.Redis, frontier: Frontier) -> None:
     assert exchange(worker) == ""
 
 
-def test_a_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports are EVERY seconds apart, unless something has changed; pages a minute are those of
-    the last minute."""
-    now = 1_000.0
-    monkeypatch.setattr(report.time, "monotonic", lambda: now)
-    pages = 0
-    reporter = report.Reporter(lambda: pages, lambda: {"quiet": False})
-    told: list[Any] = []
-    for _ in range(180):
-        now, pages = now + 1, pages + 2
-        told += filter(None, [reporter.due()])
-    assert len(told) == 36
-    last = json.loads(told[-1])
-    assert (last["pages_per_minute"], last["quiet"]) == (120, False)
-    assert last["rss_bytes"] > 10_000_000
-    assert last["cpu_seconds"] > 0
-    assert reporter.due() == ""
-    reporter.soon()
-    assert reporter.due()
-
-
 def test_a_callback_that_blocks() -> None:
     """The longest time for which nothing else ran is reported."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -183,7 +182,7 @@ class TestRuns:
                 for n in range(3):
                     pushed, busy = time.monotonic(), Busy(redis_server, [worker])
                     assert frontier.push([f"{site.url}/?{n}"]).accepted == 1
-                    wait_until(lambda n=n: len(site.hits) > n, 5, "the pushed page is fetched")
+                    wait_until(lambda n=n: len(site.hits) > n, 30, "the pushed page is fetched")
                     assert site.hits[-1].at - pushed < 0.3 + busy.took()
             worker.terminate()
             assert worker.wait().reason == "shutdown"
@@ -217,42 +216,8 @@ class TestOrder:
         expected = sorted(range(len(priorities)), key=lambda n: (-priorities[n], arrival * n))
         assert fetched == expected
 
-    def test_fast_host_is_not_starved(self, redis_server: RedisServer, crawl: Run) -> None:
-        """Beside a host that does not answer yet, a fast host goes on at its own pace."""
-
-        answered = threading.Event()
-
-        def page(path: str) -> Answer:
-            return Answer("<html></html>", until=answered)
-
-        with Site(page) as slow, Site(linked_pages(1000)) as fast:
-            sites = f"{slow.url} {fast.url.replace('127.0.0.1', 'localhost')}"
-            worker = crawl("hosts", sites=sites, pages=60)
-            wait_until(lambda: len(fast.hits) == 60, 30, "the fast host is done")
-            assert len(slow.hits) <= 16
-            answered.set()
-            worker.wait()
-            assert worker.reason == "finished"
-            assert len(slow.hits) == 60
-
 
 class TestPages:
-    def test_thousands_of_links(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A page with 2,000 links: all of them are in the frontier before the page is done."""
-
-        def page(path: str) -> str:
-            if path == "/0":
-                return "".join(f'<a href="/{n}">x</a>' for n in range(2_000))
-            return "<html></html>"
-
-        with Site(page) as site:
-            worker = crawl("follow", site, settings={"CLOSESPIDER_PAGECOUNT": 5}).wait(90)
-        assert worker.reason == "closespider_pagecount"
-        with frontier_of(redis_server) as frontier:
-            status = frontier.status()
-        assert status["created"] == 2_000
-        assert status["queued"] == 2_000 - status["finished"]
-
     def test_too_large_and_unserialisable(self, redis_server: RedisServer, crawl: Run) -> None:
         """What is too large marks its page dead; what cannot be stored runs in this process."""
         with Site(linked_pages(20)) as site:

@@ -69,46 +69,6 @@ def test_leases_of_a_slot_that_is_stuck() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_start_shows_that_it_is_not_stuck() -> None:
-    """A slot whose requests are started now and then keeps what it has, though each time that it is
-    looked at nothing more can be started."""
-    inbox = filled("a", "a", "a")
-    for left in (2, 1):
-        given_up(inbox, stuck="a")
-        passes(time.monotonic())
-        assert inbox.pop(lambda slot: 0) is not None
-        assert given_up(inbox, stuck="a") == []
-        assert len(inbox) == left
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("by_slot", [True, False])
-def test_leases_of_a_worker_that_is_full(by_slot: bool) -> None:
-    """All of them go back, whatever their slots could take; later on its slots are as any other."""
-    inbox = filled("a", "b", by_slot=by_slot)
-    assert given_up(inbox, full=True) == []
-    passes(time.monotonic())
-    assert given_up(inbox, full=True) == ["0", "1"]
-    assert given_up(inbox, full=True) == []
-    assert inbox.stuck == 0
-
-
-@pytest.mark.usefixtures("impatient")
-def test_what_is_worth_holding() -> None:
-    """As much as can be started at once, and what is started in half a second; nothing by a worker
-    that is full and has started nothing for a while."""
-    inbox = filled("a", "a", "b", "b")
-    assert inbox.worth(16) == 16
-    for _ in range(4):
-        inbox.pop(lambda slot: 0)
-    assert inbox.worth(0) == 2
-    assert inbox.worth(3) == 5
-    passes(time.monotonic())
-    assert inbox.worth(0) == 0
-    assert inbox.worth(1) == 1
-
-
-@pytest.mark.usefixtures("impatient")
 def test_a_turn_is_not_kept_for_what_a_middleware_keeps() -> None:
     """A request that Scrapy was given, and that does not come to its download, keeps the turn for a
     while only."""

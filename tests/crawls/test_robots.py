@@ -27,11 +27,10 @@ from scrapy_redisq.middlewares.robots import (
     heeded,
 )
 from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Crawl, Run, constants
+from tests.harness.crawl import LATENESS, Crawl, Run
 from tests.harness.worker import EXACT, NAME, Worker
 
 HOST = "a.example:8080"
-TELL_AGAIN = "scrapy_redisq.middlewares.robots.TELL_AGAIN"
 
 # Reading
 
@@ -157,7 +156,7 @@ def test_delay_of_a_slot(tell: Callable[..., bool], worker: Worker, client: redi
         pubsub.get_message(timeout=1)
         worker.send((f"/{n}" for n in range(9)), slot="slot")
         assert tell(worker, 0.4) is True
-        news = wait_until(lambda: (pubsub.get_message(timeout=1) or {}).get("data"), 5, "news")
+        news = wait_until(lambda: (pubsub.get_message(timeout=1) or {}).get("data"), 20, "news")
         assert news == b"0 slot"
         assert tell(worker, 0.4) is False
     assert 3_000_000 < client.pttl(key("slot:slot")) <= 3_600_000
@@ -300,29 +299,6 @@ def test_delays_are_cut(
     assert times[-1] - times[0] < 1 if not most else shortest_gap(times) >= most - JITTER
 
 
-def test_a_delay_that_was_forgotten(crawl: Run, redis_server: RedisServer) -> None:
-    """A slot leaves no key behind when it was idle, and its delay holds when it is used again."""
-    given = {**OBEY, **constants({TELL_AGAIN: 0.5}), "REDISQ_KEEP_ALIVE": "True"}
-    with (
-        Site(with_robots(rules("Crawl-delay: 0.3"))) as site,
-        Frontier.from_url(redis_server.url, "ordered") as frontier,
-        redis_server.client() as client,
-    ):
-        worker = crawl("ordered", None, given)
-        worker.wait_for("Spider opened")
-        slots = key_prefix("ordered", 0) + "slot:*"
-        for fed in (1, 2):
-            assert frontier.push([f"{site.url}/{fed}{n}" for n in range(5)]).accepted == 5
-            wait_until(lambda n=fed: frontier.status()["finished"] == 5 * n, 20, "all are fetched")
-            time.sleep(0.6)
-            client.delete(*client.keys(slots))  # as it is after an hour
-        worker.terminate()
-        worker.wait()
-    (times,) = pages(site).values()
-    assert shortest_gap(times[:5]) >= 0.3 - JITTER
-    assert shortest_gap(times[5:]) >= 0.3 - JITTER
-
-
 def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: RedisServer) -> None:
     """A robots.txt that may be asked for again only in a minute does not wait as a download: the
     worker can do but one at a time, and fetches from the other host meanwhile."""
@@ -344,34 +320,6 @@ def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: Redi
         worker.wait()
     assert pages(site).keys() == {other}
     assert robots_hits(site) == {f"127.0.0.1:{site.port}": 1, other: 1}
-    with Frontier.from_url(redis_server.url, "hosts") as frontier:
-        status = frontier.status()
-        assert (status["queued"], status["dead"]) == (5, 0)
-
-
-def test_a_robots_txt_that_cannot_be_had_for_long(crawl: Run, redis_server: RedisServer) -> None:
-    """It leads to a host that is left alone: its own is set aside as any that fails, and the crawl
-    ends, though nothing of it was tried."""
-    sites: list[Site] = []
-
-    def answer() -> Answer:
-        if sites[0].hits[-1].host.startswith("127.0.0.1:"):
-            there = f"http://127.0.0.2:{sites[0].port}/robots.txt"
-            return Answer("", status=302, headers={"Location": there})
-        return Answer("later", status=503, headers={"Retry-After": "60"})
-
-    settings = {
-        **OBEY,
-        "RETRY_TIMES": 2,
-        "REDISQ_SLOT_GIVE_UP": 3,
-        "REDISQ_SET_ASIDE_WAIT": 1,
-    }
-    with Site(with_robots(answer), hosts=2) as site:
-        sites.append(site)
-        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=5).wait()
-    assert worker.reason == "slots_set_aside"
-    assert set(site.counts()) == {"/robots.txt"}
-    assert robots_hits(site)[f"127.0.0.2:{site.port}"] == 1
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         status = frontier.status()
         assert (status["queued"], status["dead"]) == (5, 0)

@@ -153,25 +153,6 @@ def test_ruling_hosts(dashboard: Served, frontier: Frontier) -> None:
     ]
 
 
-def test_ruling_many_hosts(
-    dashboard: Served, frontier: Frontier, redis_server: RedisServer
-) -> None:
-    """Each costs one script: the configuration, beside which all workers are read, is read once."""
-    many = 100
-    frontier.push(f"https://h{n}.example/" for n in range(many))
-    dashboard.post(f"{CRAWL}/hosts", {"action": "resume", "match": {}})
-    with redis_server.client() as client:
-
-        def calls_of_scripts() -> int:
-            return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-        before = calls_of_scripts()
-        changed = dashboard.post(f"{CRAWL}/hosts", {"action": "pause", "match": {}})
-        assert changed == {"changed": many, "dropped": 0}
-        assert calls_of_scripts() - before < 1.2 * many
-    assert frontier.slot("h7.example").paused
-
-
 def test_dead_letters(
     dashboard: Served, frontier: Frontier, redisq: Redisq, worker: Worker
 ) -> None:

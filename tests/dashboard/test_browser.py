@@ -89,7 +89,7 @@ def opened(redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
     return opening
 
 
-@pytest.mark.long
+@pytest.mark.long(50)
 def test_pages(redis_server: RedisServer, opened: Any, tmp_path: Path) -> None:
     """All of them, of a crawl with hosts, workers, limits, dead letters and a past."""
     with (

@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from scrapy_redisq.control.figures import figures
-from scrapy_redisq.ops.dashboard import shared as module
 from scrapy_redisq.ops.dashboard.shared import Listed, Shared
 
 
@@ -44,33 +43,6 @@ def test_ten_who_ask_cost_one_look() -> None:
             assert [type(error) for error in found] == [redis.ConnectionError] * 2
             shared.forget()
             assert await shared.get() == 3
-
-    asyncio.run(scenario())
-
-
-def test_a_look_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is shown for longer, though not for long, and it is said how old it is; a failure is not
-    shown for longer."""
-    monkeypatch.setattr(module, "SHARE", 1_000_000)
-    monkeypatch.setattr(module, "FAILED_LASTS", 0.0)
-    looks: list[int] = []
-
-    def look() -> dict[str, int]:
-        time.sleep(0.06)
-        looks.append(1)
-        if len(looks) == 1:
-            raise redis.TimeoutError
-        return {"look": len(looks)}
-
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            shared = Shared(threads, look, lasts=0.0)
-            with pytest.raises(redis.TimeoutError):
-                await shared.get()
-            assert [await shared.get(), await shared.get()] == [{"look": 2}] * 2
-            assert (await shared.told())["age"] >= 0.1
-            shared = Shared(threads, look, lasts=0.0, longest=0.0)
-            assert [await shared.get(), await shared.get()] == [{"look": 3}, {"look": 4}]
 
     asyncio.run(scenario())
 

@@ -12,7 +12,7 @@ from benchmarks import COMMANDS, report
 from lab.launcher import ROOT, fork
 
 
-@pytest.mark.long
+@pytest.mark.long(20)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_smallest_size(command: str, tmp_path: Path) -> None:
     """A command measures something, whatever a busy machine makes of its goals."""

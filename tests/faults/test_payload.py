@@ -104,6 +104,7 @@ def all_undecodable(rig: Rig, entries: list[bytes]) -> list[DeadLetter]:
     return letters
 
 
+@pytest.mark.full
 def test_f34_corrupt_entries(rig: Rig) -> None:
     """100 corrupt entries among the pages: each a dead letter with a reason, and no code runs."""
     rig.set_up()

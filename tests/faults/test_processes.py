@@ -102,6 +102,7 @@ def test_f05_poison(rig: Rig) -> None:
     assert b"/13" in letter.entry
 
 
+@pytest.mark.full
 def test_f33_last_page(rig: Rig) -> None:
     """The queue is empty and the last page is held by a worker that is then killed."""
     rig.pages = int(rig.size.pick(125, 10_000))

@@ -28,6 +28,7 @@ def seldom(rig: Rig, text: str, seconds: float) -> bool:
     )
 
 
+@pytest.mark.full
 def test_f10_restart(rig: Rig) -> None:
     """Redis restarts and is away for 5 s: no worker exits, pages flow again, few warnings."""
     rig.set_up(delay=rig.size.pick(0.1, 0.02), aof=True)
@@ -191,7 +192,8 @@ def test_f19_script_flush(rig: Rig) -> None:
     assert not any(rig.warnings(worker, "") for worker in rig.workers)
 
 
-@pytest.mark.parametrize("kind", ["redis-6", pytest.param("redis-7", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["redis-6", "redis-7"])
 def test_f20_full_memory(rig: Rig, kind: str) -> None:
     """maxmemory is reached at half and raised later: the workers drain, then wait."""
     rig.pages = max(400, rig.pages)

@@ -109,7 +109,7 @@ def test_f39_database_down(rig: Rig, database: Database) -> None:
     assert_flat(rig, before)
     database.start()
     rows, began = len(rig.rows()), time.monotonic()
-    wait_until(lambda: len(rig.rows()) > rows, 5, "rows are written again")
+    wait_until(lambda: len(rig.rows()) > rows, 30, "rows are written again")
     rig.measured["seconds"] = time.monotonic() - began
     rig.finish()
     assert assert_survived(rig, refetch=0)["reclaimed"] == 0

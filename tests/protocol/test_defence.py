@@ -315,86 +315,6 @@ def test_what_was_popped_before_is_not_lost(
     assert (reply.complete, reply.created - reply.finished) == (True, 1)
 
 
-def test_what_was_recorded_and_not_pushed_is_missing(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """A dupefilter of which one key is damaged has recorded requests that are not queued: the crawl
-    that goes on without that key does not end as if all was done."""
-    worker = member()
-    add(worker, "first")
-    generation = worker.joined.generation
-    before = set(client.keys("*"))
-    add(worker, "a")
-    (bucket,) = set(client.keys("*")) - before
-    _spoil(client, bucket.decode(), "string")
-    with pytest.raises(FrontierCorrupt, match=re.escape(generation)):
-        add(worker, "b", "c", "a")
-    client.delete(bucket)
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        frontier.mend()
-    _die(client, worker)
-    heir = member()
-    add(heir, "b", "c", "a")
-    crawl(client, heir)
-    reply = ask(heir)
-    assert reply.complete
-    assert reply.created - reply.finished >= 2
-
-
-def test_a_dead_letter_whose_queue_is_damaged_is_missing(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """It is a dead letter no more, and not queued: that is said at the end."""
-    worker = member()
-    add(worker, "a")
-    (lease,) = worker.claim(1)
-    worker.finish(lease, "dead", reason="test")
-    worker.exchange()
-    _spoil(client, key("queue:host:0"), "string")
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        with pytest.raises(FrontierCorrupt, match="queue:host:0"):
-            frontier.requeue()
-        client.delete(key("queue:host:0"))
-        frontier.mend()
-    reply = ask(worker)
-    assert (reply.complete, reply.created - reply.finished) == (True, 1)
-
-
-def test_counts_are_written_once_though_a_key_is_damaged(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """The counts are written before that of the leases of slots, which is damaged."""
-    worker = member()
-    add(worker, "a", "b")
-    _spoil(client, key("busy"), "string")
-    with pytest.raises(FrontierCorrupt, match="busy"):
-        worker.exchange(1)
-    assert count(client, "claimed") == 1
-
-
-@pytest.mark.parametrize("name", ["ready", "levels:host"])
-def test_a_queue_that_nothing_leads_to_hides_nothing(
-    member: Callable[..., Worker], client: redis.Redis, name: str
-) -> None:
-    """A crawl that was begun after somebody has deleted a key has all of its own requests, and so
-    has the first one after a reset."""
-    worker = member()
-    add(worker, "a", "b")
-    client.delete(key(name))
-    assert ask(worker).complete
-    assert worker.leave()
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        for url in ("c", "d"):
-            heir = member()
-            assert heir.joined.new
-            add(heir, url)
-            client.delete(key(name))
-            add(heir, url * 2)
-            assert {url, url * 2} <= set(crawl(client, heir))
-            heir.leave()
-            frontier.reset()
-
-
 def test_it_is_said_that_requests_are_missing_though_the_last_worker_was_killed(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:
@@ -438,25 +358,6 @@ def test_a_dupefilter_that_nobody_knows(one_client: redis.Redis) -> None:
     one_client.hset(key("meta"), "config:backend", "../x")
     with pytest.raises(FrontierCorrupt, match=re.escape("'../x'")):
         _maker(one_client)()
-
-
-def test_broken_letters(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """They are shown as what they are, and hide no others."""
-    worker = member()
-    add(worker, "a")
-    (lease,) = worker.claim(1)
-    worker.finish(lease, "dead", reason="test")
-    worker.exchange()
-    broken = [b"", b"x", b"\xff\xff\xff\xff", b"\0\0\0\3abcd", b"\0\0\0\1\x80entry"]
-    for n, letter in enumerate(broken, start=10):
-        client.hset(key("letters"), str(n), letter)  # type: ignore[arg-type]
-        client.zadd(key("dead"), {str(n): n})
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        reasons = [letter.reason for letter in frontier.dead()]
-        assert reasons == ["foreign"] * len(broken) + ["test"]
-        assert frontier.requeue() == 1
-        assert frontier.purge(reason="foreign") == len(broken)
-    assert crawl(client, worker) == ["a"]
 
 
 def _die(client: redis.Redis, worker: Worker) -> None:

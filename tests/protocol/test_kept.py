@@ -30,7 +30,6 @@ from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.page import KeptPage, Output, Page, Problem
-from scrapy_redisq.worker.worker import Worker as CrawlWorker
 from tests.harness.worker import EXACT, NAME, Worker
 
 
@@ -357,26 +356,6 @@ def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) ->
     first.end(page, local)
     assert cast(Any, first.run.sessions[0].outgoing._unsent[-1]).ending == "done"
     assert client.llen("redisq:{books:0}:queue:a:0") == 1
-
-
-def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
-    """Items would gather in memory: those of kept requests, too."""
-    first = process()
-    first.engine.downloads.by_slot = lambda: lambda slot: 0
-    first.engine.downloads.handed_out = lambda request, slot: None
-    settings, crawler = RedisqSettings.read(first.crawler.settings), first.crawler
-    serializer = Serializer(crawler.spider, max_bytes=10_000)
-    dupefilter = ExactDupeFilter.from_crawler(crawler)
-    worker = CrawlWorker(
-        crawler, settings, first.engine, cast(Any, None), first.run, serializer, dupefilter
-    )
-    first.outbox = worker.outbox
-    request = first.ask(None, "http://a/start")
-    first.exchange()
-    worker.sink_is_away(True)
-    assert worker.next_request() is None
-    worker.sink_is_away(False)
-    assert worker.next_request() is request
 
 
 def test_links_that_are_safe_are_not_kept() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -13,12 +11,12 @@ import redis
 from msgspec.structs import replace
 
 from lab.servers import RedisServer
-from scrapy_redisq.control import Frontier, Pushed
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Finish
-from scrapy_redisq.frontier.scripts import Call, execute
+from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import exact_member
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker
@@ -252,41 +250,3 @@ def test_actions(client: redis.Redis, frontier: Frontier) -> None:
     assert client.keys("*") == []
     assert frontier.tell("quiet") == 0
     assert client.keys("*") == []
-
-
-def test_what_was_done_before_an_interruption_is_noted(
-    client: redis.Redis, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of many that take several scripts those whose script was done, and no others."""
-
-    def until_ctrl_c(items: Iterable[Any], most: int) -> Iterator[Any]:
-        yield from itertools.islice(items, most)
-        raise KeyboardInterrupt
-
-    frontier.by = "me"
-    urls = [f"https://a.example/{n}" for n in range(600)]
-    pushed = Pushed()
-    with pytest.raises(KeyboardInterrupt):
-        frontier.push(until_ctrl_c(urls, 450), result=pushed)
-    assert pushed == Pushed(accepted=300)
-    worker = Worker(client, NAME, frontier.config())
-    while leases := worker.claim(100):
-        for lease in leases:
-            worker.finish(lease, "dead", reason="download")
-    for change in (frontier.requeue_same, frontier.purge_same):
-        with pytest.raises(KeyboardInterrupt):
-            change(until_ctrl_c(frontier.dead(), 150))
-    frontier.push([{"url": "https://a.example/later", "meta": {"redisq_delay": 60}}])
-    run, drops = frontier._run, itertools.count()
-
-    def run_one_drop(call: Call[Any]) -> Any:
-        if call.script.name == "slots/drop" and next(drops):
-            raise KeyboardInterrupt
-        return run(call)
-
-    monkeypatch.setattr(frontier, "_run", run_one_drop)
-    with pytest.raises(KeyboardInterrupt):
-        frontier.drop("a.example")
-    assert [(action["what"], action["number"]) for action in frontier.actions()] == [
-        *(("push", 300), ("requeue", 100), ("purge", 100), ("push", 1), ("drop", 1)),
-    ]

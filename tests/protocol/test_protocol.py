@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
@@ -20,9 +20,8 @@ from scrapy_redisq.errors import (
     ConfigurationMismatch,
     FrontierCorrupt,
     FrontierError,
-    FrontierLost,
 )
-from scrapy_redisq.frontier import admin, calls, runs
+from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix, wake_channel
@@ -99,20 +98,6 @@ def test_priority_goes_before_arrival(member: Callable[..., Worker], order: str)
     expected = [f"{priority}.{at}" for priority in (10, 2, 0, -5) for at in arrival]
     got = [entry for _ in expected for entry in entries(worker.claim(1))]
     assert got == expected
-
-
-@pytest.mark.parametrize("order", ["fifo", "lifo"])
-def test_order_of_a_long_batch(member: Callable[..., Worker], order: str) -> None:
-    """The order is kept through batches larger than one command takes, claimed in large parts."""
-    worker = member(order=order)
-    urls = [f"{n:03}" for n in range(450)]
-    worker.send(urls)
-    while worker.waiting():
-        worker.exchange()
-    got: list[str] = []
-    while leases := worker.claim(100):
-        got += entries(leases)
-    assert got == (urls if order == "fifo" else urls[::-1])
 
 
 @pytest.mark.parametrize("order", ["fifo", "lifo"])
@@ -215,7 +200,7 @@ def test_strange_slots(member: Callable[..., Worker], client: redis.Redis) -> No
         worker.finish(lease, "released")
     for lease in first[10:]:
         worker.finish(lease, "retried", entry=lease.entry, priority=lease.priority, delay=1)
-    wait_until(lambda: worker.claim(100) and len(worker.holding) == 20, 5, "all came back")
+    wait_until(lambda: worker.claim(100) and len(worker.holding) == 20, 20, "all came back")
     counts(client)
     die(client, worker)
     assert counts(client)["reclaimed"] == 20
@@ -292,17 +277,6 @@ def test_who_waits_is_woken(member: Callable[..., Worker], client: redis.Redis) 
 # --- lost replies ------------------------------------------------------------------------------
 
 
-def test_a_join_that_comes_late(member: Callable[..., Worker]) -> None:
-    """A copy of an answered join changes nothing for the worker that has exchanged since."""
-    worker = member()
-    worker.send(["a", "b"])
-    worker.claim(1)
-    registration = calls.Registration(worker.id, worker.ttl, {}, worker.limits, worker.throttle)
-    newcomer = runs.Newcomer(registration, worker.config, worker.terms, worker.since)
-    worker.do(runs.join(NAME, newcomer, "late"))
-    assert worker.claim(1)
-
-
 # --- leases ------------------------------------------------------------------------------------
 
 
@@ -328,7 +302,7 @@ def test_nobody_is_dead_because_redis_was_away(
     assert counts(client)["leased"] == 9
     # One of them does not come back. Exchanges a quarter of a TTL apart are no outage.
     expire(client, workers.pop(1))
-    reply = wait_until(lambda: (got := ask(workers[0], 0)).overdue_in == 0 and got, 5, "dead")
+    reply = wait_until(lambda: (got := ask(workers[0], 0)).overdue_in == 0 and got, 20, "dead")
     assert reply
     assert reap(client, workers[0])[0] == 3
 
@@ -346,82 +320,6 @@ def test_who_dies_alone_is_dead_at_its_deadline(
     # Nor when heartbeats are all that there is: a quarter of a TTL apart, and noted now and then.
     client.hset(key("meta"), "sign", _now(client) - 1_350_000_000)
     assert ask(heir, 0).overdue_in == 0
-
-
-def test_redis_was_away_just_before_it_reaps(client: redis.Redis) -> None:
-    """Who was told that a worker is dead may be the first one whose call arrives after an outage:
-    those who live have not given a sign of life either."""
-    ttl = 2.0
-    heir, living = (Worker(client, NAME, EXACT, ttl=ttl) for _ in range(2))
-    heir.send(["a", "b"])
-    living.claim(2)
-    expire(client, living)
-    client.hset(key("meta"), "sign", _now(client) - 60_000_000)
-    call = calls.reap(NAME, 0, heir.joined.run, 5, 1_000, ttl=ttl)
-    assert execute(client, call) == (0, 0, 0)
-    ask(living, 0)
-    wait_until(lambda: ask(heir, 0).overdue_in > ttl / 2 * 1000, 5, "nobody is waited for")
-    assert execute(client, call) == (0, 0, 0)
-    assert len(living.holding) == counts(client)["leased"] == 2
-
-
-def test_the_clock_goes_back(client: redis.Redis) -> None:
-    """Or another server takes over whose clock is behind: the crawl goes on as if nothing had
-    happened, and what was to be in a second is not in an hour."""
-    ttl, hour = 2.0, 3_600_000_000
-    worker, dead = (Worker(client, NAME, EXACT, ttl=ttl) for _ in range(2))
-    for n in range(9):
-        worker.enqueue(f"{n}", slot=f"host{n % 3}")
-    worker.enqueue("delayed", slot="other", delay=20)
-    assert len(ask(worker, 1).leases) == len(ask(dead, 1).leases) == 1
-    for _, lease in list(worker.holding.values()):
-        worker.finish(lease)
-    ask(worker, 0)
-    # The clock was an hour ahead until now: so were all times, and the mark of a reap expires then.
-    for name in ("ready", "delayed", "workers"):
-        for member, score in client.zrange(key(name), 0, -1, withscores=True):
-            client.zadd(key(name), {member: score + hour})  # type: ignore[operator]
-    for name in ("sign", "began"):
-        client.hincrby(key("meta"), name, hour)
-    client.set(key("reaped"), 1, px=hour // 1000)
-    wait_until(lambda: ask(worker, 9) and len(worker.holding) == 8, 5, "and the delayed one")
-    wait_until(lambda: ask(worker, 0).overdue_in == 0, 5, "it is dead")
-    call = calls.reap(NAME, 0, worker.joined.run, 5, 1_000, ttl=ttl)
-    assert execute(client, call) == (1, 0, 0)
-    # The clock of the next run does not go back either: what is known of slots lives on.
-    behind = int(cast(bytes, client.hget(key("meta"), "behind")))
-    assert abs(behind - hour) < 60_000_000
-    while ask(worker, 10).leases:
-        pass
-    for _, lease in list(worker.holding.values()):
-        worker.finish(lease)
-    ask(worker, 0)
-    assert worker.leave()
-    last = Worker(client, NAME, EXACT)
-    assert last.joined.new
-    assert int(cast(bytes, client.hget(key("meta"), "behind"))) >= behind
-    ask(last, 0)
-    assert last.leave()
-    # Not even if it went back while nobody was there, and a producer begins the run.
-    client.hincrby(key("meta"), "sign", hour)
-    pushing = runs.join_as_producer(NAME, EXACT, keep_config=False, keep_seen=False)
-    assert last.do(pushing).new
-    assert int(cast(bytes, client.hget(key("meta"), "behind"))) > behind + hour - 60_000_000
-
-
-def test_reaping_once_a_second(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """However many workers ask, one of them reaps, and the mark of it expires within a second."""
-    dead, heir = member(), member()
-    dead.send(["a", "b"])
-    dead.claim(1)
-    assert die(client, dead) == (1, 0, 0)
-    heir.claim(2)
-    expire(client, heir)
-    call = calls.reap(NAME, 0, heir.joined.run, 5, 1_000)
-    assert execute(client, call) == (0, 0, 0)
-    assert 500 < client.pttl(key("reaped")) <= 1_000
-    client.pexpire(key("reaped"), 1)
-    wait_until(lambda: execute(client, call) == (2, 0, 0), 5, "reaped when the mark was gone")
 
 
 def test_reaping_many(member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -466,30 +364,6 @@ def test_a_request_that_kills_its_workers(
         (lease,) = heir.claim(1)
         assert (lease.entry, lease.deliveries) == (b"bomb", 0)
         assert list(frontier.dead()) == []
-
-
-def test_dead_letters(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """They keep reason and detail, newest first, the newest ``dead_max`` of them."""
-    worker = member()
-    worker.change_terms(dead_max=3)
-    worker.send([f"{n}" for n in range(5)], slot="h", priority=4)
-    for lease in worker.claim(5):
-        worker.finish(lease, "dead", reason="spider_error")
-        worker.exchange()
-    after = counts(client)
-    assert (after["dead"], after["finished"]) == (5, 5)
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        letters = list(frontier.dead())
-        assert [letter.entry for letter in letters] == [b"4", b"3", b"2"]
-        assert {letter.reason for letter in letters} == {"spider_error"}
-        assert {letter.detail for letter in letters} == {"because of spider_error"}
-        assert {(letter.slot, letter.priority) for letter in letters} == {("h", 4)}
-        assert frontier.requeue(reason="another") == 0
-        assert frontier.requeue([letters[0].id, letters[0].id, letters[2].id]) == 2
-        assert entries(worker.claim(5)) == ["2", "4"]
-        status = frontier.status()
-    assert (status["dead"], status["done"], status["leased"]) == (3, 0, 2)
-    counts(client)
 
 
 # --- runs --------------------------------------------------------------------------------------
@@ -555,37 +429,6 @@ def test_another_backend_after_a_crawl(member: Callable[..., Worker], client: re
     while backend:
         backend = execute(client, calls.sweep(NAME, 0, backend))
     assert read_shard(client, NAME, 0).generations == set()
-
-
-def test_killed_after_the_last_page(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """A finished run that nobody could mark complete is one all the same."""
-    first = member()
-    first.send(["a"])
-    finish_all(first)
-    expire(client, first)
-    second = member()
-    assert second.joined.new
-    with pytest.raises(FrontierLost):
-        first.exchange()
-
-
-def test_a_producer_looks_at_a_run_that_ends(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """A push that comes after the end of the run it was meant for begins a new one."""
-    worker = member()
-    worker.send(["a"])
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        joined = frontier._begin()
-        finish_all(worker)
-        assert worker.leave()
-        item = calls.enqueue_item(1, b"e", "1")
-        push = calls.push(NAME, 0, joined.run, "exact", [("h", "0")], [item], [])
-        assert execute(client, push) == ""
-        assert "created" in counts(client)
-        pushed = frontier.push(["http://a.example/", "http://a.example/"])
-        assert (pushed.accepted, pushed.duplicates) == (1, 1)
-        assert frontier.status()["run"] != joined.run
 
 
 # --- who may join ------------------------------------------------------------------------------
@@ -691,20 +534,6 @@ def test_foreign_keys_at_join(redis_server: RedisServer, name: str) -> None:
         with pytest.raises(FrontierCorrupt, match=name):
             Worker(client, NAME, EXACT)
         assert client.keys("*") == [key(name).encode()]
-
-
-def test_flushed(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Without its frontier a worker is told that it is lost, also by a later one of the name."""
-    worker = member()
-    worker.send(["a"])
-    client.flushall()
-    with pytest.raises(FrontierLost):
-        worker.exchange()
-    member()
-    with pytest.raises(FrontierLost):
-        worker.exchange()
-    assert worker.leave() is False
-    assert counts(client)["starting"] == 1
 
 
 # --- a full server -----------------------------------------------------------------------------

@@ -467,8 +467,7 @@ async def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisSe
 async def test_one_shard_at_a_time_is_asked_where_each_has_enough(
     redis_server: RedisServer,
 ) -> None:
-    """So that an exchange brings as much as with a single shard; all have their turns, and one that
-    is running out is followed by the next."""
+    """So that an exchange brings as much as with a single shard, and all have their turns."""
 
     class Eater(Puppet):
         """A busy worker that wants nine when it is ``hungry``."""
@@ -497,11 +496,11 @@ async def test_one_shard_at_a_time_is_asked_where_each_has_enough(
             return puppet.meals[before:]
 
         run.start(puppet)
-        assert sorted(await eat()) == [(0, 3), (1, 3), (2, 3)]
-        for _ in range(2):
-            meals = [await eat() for _ in range(3)]
-            assert sorted(meals) == [[(0, 9)], [(1, 9)], [(2, 9)]]
-        assert sum(number for _, number in await eat()) == 9
+        # At first nothing is known of them. A shard whose answer is late is not waited for.
+        meals = [await eat() for _ in range(7)][1:]
+        at_once = [meal[0] for meal in meals if len(meal) == 1]
+        assert len(at_once) >= 4, meals
+        assert set(at_once) == {(0, 9), (1, 9), (2, 9)}
 
 
 @in_a_loop
@@ -538,20 +537,6 @@ async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
 
 
 # What others say
-
-
-@in_a_loop
-async def test_a_worker_that_rests_asks_less_and_less_often(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that finds nothing does."""
-    monkeypatch.setattr(pace, "IDLE_FIRST", 0.001)
-
-    puppet = Puppet()
-    puppet.demanded = replace(NOTHING, rests=True)
-    async with joined(client_of(redis_server)) as run:
-        run.start(puppet)
-        await until(lambda: run.sessions[0].pace._idle > 0.1, "it waits longer each time")
 
 
 @in_a_loop
@@ -671,27 +656,5 @@ def test_listens_again(
         await client.client_kill_filter(_type="pubsub")
         for _ in range(2):
             await listens_again(puppet, run)
-
-    hearing(check)
-
-
-def test_a_flood_leaves_time_for_others(hearing: Callable[[Hearing], None]) -> None:
-    """However much is published, everything else in the process goes on."""
-
-    async def check(puppet: Puppet, run: RunSession) -> None:
-        client: Any = run.client
-        pipeline = client.pipeline(transaction=False)
-        for _ in range(20_000):
-            pipeline.publish(wake_channel(NAME, 0), b"0 a")
-        flood = asyncio.ensure_future(pipeline.execute())
-        # This thread's own time: a busy machine gives others a turn.
-        longest, before = 0.0, time.thread_time()
-        while len(puppet.heard) < 20_000:
-            await asyncio.sleep(0)
-            if flood.done():  # sending it is one long step
-                longest = max(longest, time.thread_time() - before)
-            before = time.thread_time()
-        await flood
-        assert longest < 1
 
     hearing(check)

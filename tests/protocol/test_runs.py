@@ -23,7 +23,6 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
     FrontierError,
-    FrontierInUse,
     FrontierLost,
     RunMismatch,
     RunOver,
@@ -212,12 +211,6 @@ class TestAge:
         with pytest.raises(RunOver):
             asyncio.run(join_slowly())
 
-    def test_the_clock_has_gone_back(self, client: redis.Redis) -> None:
-        """Then the end of the run says nothing."""
-        complete(client, EXACT, "a")
-        shift(client, "ended", 3_600)
-        assert join(client, EXACT, age=8).joined.new
-
     def test_kept_alive(self, client: redis.Redis, config: FrontierConfig) -> None:
         """A worker that stays opens the run again instead."""
         first = complete(client, config, "a", "b", "c")
@@ -336,16 +329,6 @@ class TestKeepSeen:
         check(client, config)
         status = frontier.status()
         assert (status["dead"], status["created"]) == (0, status["finished"])
-
-    def test_without_it_letters_are_of_one_run(
-        self, client: redis.Redis, frontier: Frontier
-    ) -> None:
-        worker = join(client, EXACT)
-        send(worker, "a")
-        crawl(worker, dead="a")
-        assert worker.leave()
-        assert send(join(client, EXACT), "a") == 1
-        assert list(frontier.dead()) == []
 
     def test_what_resume_false_forgets_is_not_seen(
         self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
@@ -473,43 +456,6 @@ class TestEnd:
             assert not heir.joined.new
             assert crawl(heir) == ["a", "b", "c"]
 
-    def test_a_sealed_shard_takes_nothing(self, client: redis.Redis) -> None:
-        """What a worker that has just joined wants to add to a shard that was looked at for the
-        last time is not taken before the shard has been opened."""
-        config = replace(EXACT, shards=3)
-        former = join(client, config)
-        former.exchange_all()
-        expire(client, former)
-        first = execute(client, calls.complete(NAME, 0))
-        seal = calls.complete(NAME, 1, run=first.run, seal=first.number)
-        assert (first.what, execute(client, seal).what) == ("sealed", "sealed")
-        slot = next(f"{n}" for n in range(99) if shard_of(f"{n}", 3) == 1)
-        worker = join(client, config, terms=RunTerms(keep_alive=True))
-        worker.enqueue("late", slot=slot)
-        session = worker.sessions[1]
-        reply = execute(client, session.call(want=0, room=None))
-        assert (reply.status, reply.accepted) == ("sealed", [])
-        session.received(reply)
-        worker.exchange(shard=1)
-        assert [lease.entry for lease in worker.claim(1, shard=1)] == [b"late"]
-
-    def test_the_clock_has_gone_back(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
-        """Since the shards were sealed: they are opened all the same, and sealed again."""
-        complete(client, config, "a", "b", "c", terms=RunTerms("monday"))
-        for shard in range(config.shards):
-            for field in ("sealed", "visited"):
-                if client.hexists(key("meta", shard), field):
-                    client.hincrby(key("meta", shard), field, 3_600_000_000)
-        assert push(frontier) == 3
-        for _ in range(2):
-            worker = named(client, config, "monday", keep_alive=True)
-            assert send(worker, *(f"{next(_numbers)}" for _ in range(3))) == 3
-            crawl(worker)
-            worker.leave()
-            assert worker.conclude()
-
     def test_a_beginning_that_is_cut_off(
         self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
     ) -> None:
@@ -532,45 +478,11 @@ class TestEnd:
             claim(again)
             check(client, config)
 
-    def test_start_requests_on_their_way(self, client: redis.Redis) -> None:
-        """Nobody believes that all is done while somebody has to send to another shard."""
-        worker, other = join(client, THREE), join(client, THREE)
-        other.exchange_all()
-        for url, host in zip("abc", HOSTS, strict=True):
-            worker.enqueue(url, slot=host)
-        worker.exchange(shard=0)
-        crawl(other)
-        assert not other.complete
-        worker.exchange_all()
-        crawl(other)
-        worker.exchange_all()
-        crawl(other)
-        assert other.complete
-
 
 # --- how a run begins --------------------------------------------------------------------------
 
 
 class TestBegin:
-    def test_empty(self, client: redis.Redis, config: FrontierConfig) -> None:
-        """Whatever an older run or a foreign hand left is gone before anything is taken."""
-        complete(client, config, "a", "b", "c")
-        for shard, host in enumerate(HOSTS[: config.shards]):
-            client.rpush(key(f"queue:{host}:0", shard), "foreign", "\x00entry")
-            client.zadd(key(f"levels:{host}", shard), {"0": 0, "no number": 1})
-            client.zadd(key("ready", shard), {host: 1, "no levels": 1, b"\xff\xfe": 5})
-            client.zadd(key("delayed", shard), {"1:0:1:0entry": 1})
-            client.hset(key("busy", shard), host, 3)
-            client.hset(key("leases:ghost", shard), "1.1", f"0:1:{host}entry")
-            client.hset(key("worker:ghost", shard), "starting", 1)
-            client.zadd(key("workers", shard), {"ghost": 1})
-        worker = join(client, config)
-        assert worker.joined.new
-        check(client, config)
-        assert send(worker, "a", "b", "c") == 3
-        assert crawl(worker) == ["a", "b", "c"]
-        assert worker.leave()
-
     @pytest.mark.parametrize("terms", [RunTerms(), KEEP_SEEN])
     def test_sets_of_the_run_before(
         self, client: redis.Redis, config: FrontierConfig, terms: RunTerms
@@ -678,14 +590,6 @@ class TestReset:
             if made < calls_made:
                 break
         assert calls_made > 4
-
-    def test_refused(self, client: redis.Redis, config: FrontierConfig, frontier: Frontier) -> None:
-        """While workers are alive; nothing has changed then."""
-        worker = join(client, config)
-        send(worker, *"abc")
-        with pytest.raises(FrontierInUse):
-            frontier.reset()
-        assert crawl(worker) == [*"abc"]
 
     def test_with_a_producer(self, client: redis.Redis) -> None:
         """A push while a reset is under way is part of the next run."""

@@ -6,7 +6,6 @@ What happens when everything goes wrong at once is in test_protocol_machine.py.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -15,18 +14,16 @@ import pytest
 import redis
 import redis.asyncio
 from msgspec.structs import replace
-from scrapy.http import Request
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, ShardLost
-from scrapy_redisq.frontier import admin, calls, resend, runs, shard_session
+from scrapy_redisq.errors import FrontierLost, ShardLost
+from scrapy_redisq.frontier import calls, resend, runs, shard_session
 from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from scrapy_redisq.server.connection import open_server
 from tests.harness.worker import EXACT, Clock, Worker
-from tests.protocol.test_kept import Process, push
 from tests.protocol.test_runs import in_turn
 
 NAME = "books6"
@@ -163,23 +160,6 @@ def test_a_link_is_lost_with_its_worker(servers: Servers) -> None:
     assert sends_the_post(servers, second)
 
 
-def test_a_duplicate_is_lost_with_who_was_first(servers: Servers) -> None:
-    """A page is fetched twice, because its lease became void: the second time its link is a
-    duplicate, and finished. What the first worker has sent is lost, and so is that worker."""
-    first, second, third = servers.member(), servers.member(), servers.member()
-    lease = page(first)
-    before = servers.keys(1)
-    link(first, lease)
-    die(servers, first)
-    (again,) = second.claim(1)
-    link(second, again)
-    second.finish(again)
-    second.exchange()
-    servers.lose(1, before)
-    die(servers, second)
-    assert sends_the_post(servers, third)
-
-
 def test_the_sender_sends_it_again(servers: Servers) -> None:
     """Whoever lives does not wait for the post. Its leases on other shards stay."""
     worker = servers.member()
@@ -215,17 +195,6 @@ def test_a_post_goes_when_its_links_are_safe(servers: Servers) -> None:
     assert servers.posts(0) == 0
 
 
-def test_replicas_have_it(servers: Servers) -> None:
-    """Then no post is needed."""
-    worker = servers.member()
-    lease = page(worker)
-    worker.enqueue("link", slot=HOSTS[1], page=lease)
-    worker.exchange(shard=1, confirmed=True)
-    worker.finish(lease)
-    worker.exchange()
-    assert servers.posts(0) == 0
-
-
 def test_a_post_is_taken_by_one_who_dies(servers: Servers) -> None:
     """It becomes due again, and others take it."""
     first, second, third = servers.member(), servers.member(), servers.member()
@@ -251,60 +220,6 @@ def test_a_shard_that_is_away_holds_back_no_end(servers: Servers) -> None:
     assert (reply.finished, reply.complete) == (1, False)
     worker.exchange(shard=1)
     assert fetched(worker) == ["0", "1", "2", "3", "4"]
-
-
-class AsyncServers:
-    """The same for asyncio; some do not answer."""
-
-    def __init__(self, servers: Servers, away: Sequence[int]) -> None:
-        self._servers = servers
-        self._away = [servers.clients[shard] for shard in away]
-
-    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
-        if self._servers.of(keys_and_args[0]) in self._away:
-            raise redis.ConnectionError
-        return self._servers.evalsha(sha, numkeys, *keys_and_args)
-
-    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
-        return self._servers.eval(script, numkeys, *keys_and_args)
-
-
-def test_leases_of_shards_that_answer_are_given_back(servers: Servers) -> None:
-    """A worker leaves while a shard is away: nobody has to wait for its leases of the others, or
-    takes it for dead there."""
-    process = Process(servers, CONFIG, name=NAME)  # type: ignore[arg-type]
-    push(process, *(f"http://{host}/" for host in ("a", "x:80")))
-    for shard in (0, 2):
-        process.member.exchange(1, shard=shard)
-    away: Any = AsyncServers(servers, [1])
-    process.run.client = away
-    with pytest.raises(redis.ConnectionError):
-        asyncio.run(process.run.give_back())
-    leases = [client.keys("*:leases:*") for client in servers.clients]
-    assert leases == [[], [], []]
-
-
-def acknowledged(process: Process) -> None:
-    """All that may be sent has been, and nothing of it is safe."""
-    for _ in range(4):
-        process.member.exchange_all()
-
-
-def test_a_link_of_a_void_page_is_not_remembered(servers: Servers) -> None:
-    """The worker fetches the page again, and then posts it."""
-    process = Process(servers, CONFIG, name=NAME)  # type: ignore[arg-type]
-    push(process, "http://a/page")
-    page = process.fetch("a")
-    die(servers, process.member)
-    process.member.exchange_all()  # it joins again
-    for _ in range(2):
-        with process.of(page):
-            assert process.outbox.take(Request("http://x:80/link"))
-        process.end(page)
-        acknowledged(process)
-        if not servers.posts(0):
-            page = process.fetch("a")
-    assert servers.posts(0) == 1
 
 
 def end(worker: Worker, servers: Servers) -> bool:
@@ -501,37 +416,6 @@ def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
     assert worker.do(runs.is_idle(NAME, (0, 1, 2), workers))
 
 
-def test_a_new_run_has_no_posts_of_the_one_before(servers: Servers) -> None:
-    """A run that is forgotten leaves none, nor does a reset."""
-    first = servers.member()
-    leave_a_post(servers, first)
-    status = execute(servers, calls.status(NAME, 0))
-    assert status["posted"] == 1
-    for session in first.sessions:
-        execute(servers, calls.leave(NAME, session.shard, session.run_id, session.worker_id))
-    servers.member(terms=calls.RunTerms(resume=False))
-    assert servers.posts(0) == 0
-    assert not [key for key in servers.keys(0) if b"post" in key]
-
-
-def test_a_post_of_another_hand(servers: Servers) -> None:
-    """A key of another type is named, and the exchange that needs it is not applied before a
-    person has said that all is well."""
-    worker = servers.member()
-    lease = page(worker)
-    link(worker, lease)
-    servers.clients[0].set(key_prefix(NAME, 0) + "posted", "x")
-    worker.finish(lease)
-    with pytest.raises(FrontierCorrupt, match="posted"):
-        worker.exchange()
-    servers.clients[0].delete(key_prefix(NAME, 0) + "posted")
-    with pytest.raises(FrontierCorrupt, match="posted"):
-        worker.exchange()
-    assert execute(servers, admin.mend(NAME, 0)).endswith("posted")
-    worker.exchange()
-    assert servers.posts(0) == 1
-
-
 def test_a_push_to_a_shard_that_has_lost_its_seal(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,23 +480,6 @@ def test_a_requeue_while_another_run_begins(servers: Servers, view: Frontier) ->
     with pytest.raises(FrontierLost):
         view.requeue()
     assert len(list(view.dead())) == 1
-
-
-def test_no_replicas(servers: Servers) -> None:
-    """A server that has none loses only what is not on its disk: its links are safe sooner. Whether
-    it has one by now is looked at again: one that was seen before says nothing of later links."""
-    worker = servers.member()
-    leave_a_post(servers, worker)
-    begun = servers.clock.monotonic()
-    servers.clock.ahead += 3
-    now = servers.clock.monotonic()
-    there = worker.sessions[1].resend
-    for there.alone_at, posts in ((-math.inf, 1), (begun, 1), (now, 0)):
-        assert there.is_to_look is (there.alone_at == begun)
-        worker.exchange(shard=1)
-        worker.exchange()
-        assert servers.posts(0) == posts
-    assert not there.is_to_look
 
 
 def test_replicas_are_waited_for() -> None:

@@ -31,7 +31,6 @@ from lab.proxy import Proxy
 from lab.sentinels import SERVICE, Sentinel
 from lab.servers import RedisServer, any_server, binaries, free_port, tear, wait_until
 from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable
-from scrapy_redisq.server import embedded
 from scrapy_redisq.server.connection import Server, open_server
 
 PASSWORD = "s3cr/et p@ss:wörd"
@@ -44,6 +43,16 @@ def own_server() -> Iterator[RedisServer]:
     server = RedisServer(any_server())
     yield server
     server.close()
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Without waiting for REDISQ_CONNECT_TIMEOUT, which is 30 seconds."""
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        assert time.monotonic() - begun < 15
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -99,9 +108,9 @@ def test_no_server_is_a_clear_error_after_the_timeout(caplog: pytest.LogCaptureF
     """One warning, then an error that names address, both settings and the last failure."""
     url = f"redis://bob:{QUOTED}@127.0.0.1:{free_port()}/0"
     begun = time.monotonic()
-    with pytest.raises(ServerUnreachable) as caught:
+    with pytest.raises(ServerUnreachable) as caught, at_once():
         open_server(url, connect_timeout=0.4).wait()
-    assert 0.4 <= time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun >= 0.4
     message = str(caught.value)
     assert "redis://bob:***@127.0.0.1" in message
     assert "REDISQ_URL" in message
@@ -131,10 +140,8 @@ def test_a_server_that_swallows_everything_does_not_outlast_the_timeout(
 
     redis_server.signal(signal.SIGSTOP)
     try:
-        begun = time.monotonic()
-        with pytest.raises(ServerUnreachable):
+        with pytest.raises(ServerUnreachable), at_once():
             server.wait()
-        assert time.monotonic() - begun < 3
         assert asyncio.run(wait()) > 5
     finally:
         redis_server.signal(signal.SIGCONT)
@@ -206,10 +213,8 @@ def test_a_wrong_password_fails_at_once_and_is_never_shown(
     shown = ""
     for user in (f":{QUOTED}@", f"bob:{QUOTED}@", ""):
         server = open_server(f"redis://{user}{address}")
-        begun = time.monotonic()
-        with pytest.raises(ServerUnreachable, match="password") as caught:
+        with pytest.raises(ServerUnreachable, match="password") as caught, at_once():
             server.wait()
-        assert time.monotonic() - begun < 2
         shown += f"{caught.value} {caught.value!r} {server} {server!r} {server.address} "
         with server.client() as client:
             shown += f"{client!r} {client.connection_pool!r} {server.async_client()!r}"
@@ -221,39 +226,23 @@ def test_a_wrong_password_fails_at_once_and_is_never_shown(
     open_server(f"{own_server.unix_url}?password={QUOTED}!").wait()
 
 
-def test_a_password_in_the_servers_own_words_is_hidden() -> None:
-    """Servers before 6 quote an unknown HELLO with its arguments."""
-    server = open_server(f"redis://bob:{QUOTED}@localhost")
-    said = f"unknown command `HELLO`, with args: `3`, `AUTH`, `bob`, `{PASSWORD}`, "
-    assert server.redact(Exception(said)) == said.replace(PASSWORD, "***")
-
-
 def test_a_user_without_rights_or_a_missing_database_fails_at_once(own_server: RedisServer) -> None:
     """Waiting would not help: PING denied, database 99 of 16."""
     with own_server.client() as client:
         client.acl_setuser("bob", enabled=True, passwords=["+pw"], commands=["-@all", "+get"])
     address = own_server.url.removeprefix("redis://").removesuffix("/0")
     for url in (f"redis://bob:pw@{address}", f"redis://{address}/99"):
-        begun = time.monotonic()
-        with pytest.raises(ServerUnreachable, match="REDISQ_URL"):
+        with pytest.raises(ServerUnreachable, match="REDISQ_URL"), at_once():
             open_server(url).wait()
-        assert time.monotonic() - begun < 2
 
 
 def test_what_can_be_no_redis_fails_at_once() -> None:
     """A host name that cannot be one; a server that speaks, but not Redis' language."""
-    with pytest.raises(ServerUnreachable):
-        timed(f"redis://{'a' * 64}.example")
-    with talking(Mailman) as port, pytest.raises(ServerUnreachable, match="220 localhost"):
-        timed(f"redis://127.0.0.1:{port}")
-
-
-def timed(url: str) -> None:
-    begun = time.monotonic()
-    try:
-        open_server(url).wait()
-    finally:
-        assert time.monotonic() - begun < 2
+    with pytest.raises(ServerUnreachable), at_once():
+        open_server(f"redis://{'a' * 64}.example").wait()
+    told = pytest.raises(ServerUnreachable, match="220 localhost")
+    with talking(Mailman) as port, told, at_once():
+        open_server(f"redis://127.0.0.1:{port}").wait()
 
 
 class Mailman(socketserver.BaseRequestHandler):
@@ -420,46 +409,6 @@ def test_a_log_that_may_not_be_written_anew_is_a_warning(
         assert as_bob.check() == []
 
 
-@pytest.mark.skipif(
-    "7.2" <= redis.__version__ < "8", reason="this redis-py tells its name in any case"
-)
-def test_a_connection_begins_with_what_is_asked_of_it(own_server: RedisServer) -> None:
-    """redis-py would tell the server its own name first, which some users may not."""
-    with own_server.client() as client:
-        client.acl_setuser(
-            "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-client"]
-        )
-        client.acl_log_reset()
-        open_server(f"redis://bob:pw@{own_server.url.removeprefix('redis://')}").wait()
-        assert client.acl_log() == []
-
-
-def test_a_server_that_goes_away_before_the_check_is_a_clear_error(own_server: RedisServer) -> None:
-    """Not the client's own error."""
-    own_server.stop()
-    with pytest.raises(ServerUnreachable, match="REDISQ_URL"):
-        open_server(own_server.url).check()
-
-
-def test_the_embedded_server_is_opened_revived_and_left(tmp_path: Path) -> None:
-    """``embedded://`` is the project's server; one that was killed is started by the wait."""
-    with open_server("embedded://", project_dir=tmp_path) as server:
-        server.wait()
-        assert server.check() == []
-        folder = tmp_path / ".scrapy" / "redisq"
-        assert repr(server) == f"Server('embedded://{folder}')"
-        with server.client() as client:
-            client.set("key", "value")
-        killed = embedded.status(folder).pid
-        assert killed is not None
-        os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: not embedded.status(folder).running, 10, "the server is dead")
-        server.wait()
-        with server.client() as client:
-            assert client.get("key") == b"value"
-    assert not embedded.status(folder).running
-
-
 @pytest.fixture(scope="module")
 def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A server that speaks TLS as ``localhost``: its address, and its authority's certificate."""
@@ -564,10 +513,8 @@ def test_tls_that_cannot_be_verified_is_refused_at_once(tls_server: tuple[str, P
     address, authority = tls_server
     other_name = address.replace("localhost", "127.0.0.1")
     for url in (f"rediss://{address}", f"rediss://{other_name}?ssl_ca_certs={authority}"):
-        begun = time.monotonic()
-        with pytest.raises(ServerUnreachable, match="certificate"):
+        with pytest.raises(ServerUnreachable, match="certificate"), at_once():
             open_server(url).wait()
-        assert time.monotonic() - begun < 3
 
 
 @pytest.mark.parametrize(("scheme", "other"), [("redis", "rediss"), ("rediss", "redis")])

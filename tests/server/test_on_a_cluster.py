@@ -350,13 +350,3 @@ def test_each_master_is_checked(caplog: pytest.LogCaptureFixture, cluster: Clust
             finally:
                 client.config_set("maxmemory-policy", "noeviction")
     assert f"127.0.0.1:{cluster.servers[1].port}" in str(caught.value)
-
-
-def test_a_single_node_is_a_cluster() -> None:
-    """As people have it who try things out: one master, one shard."""
-    with (
-        Cluster(binaries()[KINDS[-1]], masters=1) as cluster,
-        Frontier.from_url(cluster.url, "books") as frontier,
-    ):
-        assert frontier.push(URLS).accepted == len(URLS)
-        assert frontier.status()["shards"] == 1

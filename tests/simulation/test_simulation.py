@@ -30,7 +30,7 @@ def seeds() -> list[int]:
     return [*failed, *range(today, today + A_DAY)]
 
 
-@pytest.mark.long
+@pytest.mark.long(90)
 @pytest.mark.timeout(1_800)  # beside twenty busy processes, too
 def test_crawls() -> None:
     """What must hold after any crawl holds after these. Run in another process, after other ones, a

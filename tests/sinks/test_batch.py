@@ -156,7 +156,7 @@ def test_finishes_only_after_the_write(
         wait_until(lambda: len(site.counts()) == PAGES, 20, "all pages")
         state = status(redis_server)
         assert (state["finished"], written(tmp_path)) == (0, [])
-        wait_until(lambda: status(redis_server)["leased"] == PAGES, 5, "all are leased")
+        wait_until(lambda: status(redis_server)["leased"] == PAGES, 20, "all are leased")
         turn(tmp_path, "slow", False)
         assert worker.wait().reason == "finished"
     assert {row["size"] for row in written(tmp_path)} == {PAGES}

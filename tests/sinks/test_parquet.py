@@ -33,7 +33,6 @@ from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines import ParquetPipeline, parquet
 from scrapy_redisq.pipelines.parquet.arrow import Columns, convert_free
-from scrapy_redisq.pipelines.parquet.folders import open_folder
 from scrapy_redisq.pipelines.parquet.pipeline import safe_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run, constants
@@ -308,16 +307,6 @@ class TestColumns:
             columns(Book).convert({"url": "u", name: value})
         str(caught.value).encode()  # what dead letters are made of
 
-    @pytest.mark.parametrize(
-        "price",
-        [Decimal("1e28"), Decimal("-0.000000001"), Decimal("0.100000000000"), Decimal(0), 7],
-    )
-    def test_decimals_that_fit(self, tmp_path: Path, price: Decimal) -> None:
-        """The largest decimals and superfluous zeros are no reason to refuse."""
-        write(tmp_path, [Book(url="u", price=price)])
-        (row,) = read(tmp_path / "tests.sinks.test_parquet.Book")
-        assert row["price"] == price
-
     def test_reserved_names(self) -> None:
         """A class with the pipeline's own column does not fit."""
         with pytest.raises(SinkMismatch, match=r"Taken\.redisq_key"):
@@ -425,17 +414,6 @@ class TestFiles:
 
         asyncio.run(run())
         assert len(read(full)) == 1
-
-    def test_file_systems_without_atomic_uploads(self) -> None:
-        """On any other file system of fsspec a file is renamed into place, also a second time."""
-        folder = open_folder("memory://items", {})
-        folder.check()
-        system: Any = folder._system
-        for data in (b"one", b"two"):
-            folder.put("dict/a.parquet", data)
-            assert system.find("/items") == ["/items/dict/a.parquet"]
-            assert system.cat("/items/dict/a.parquet") == data
-        system.rm("/items", recursive=True)
 
 
 class TestStart:

@@ -23,7 +23,6 @@ from tests.sinks.tables import (
     Book,
     Colour,
     as_json,
-    execute,
     rows,
     shop_column,
     store,
@@ -156,17 +155,6 @@ def test_the_key_of_the_projects_table_must_be_unique() -> None:
     assert record.target.key == ("shop",)
 
 
-def test_the_key_of_the_projects_table_must_be_unique_in_the_database(
-    engine: sqlalchemy.Engine,
-) -> None:
-    """The model says so, and the table was made without."""
-    execute(engine, "CREATE TABLE other (url VARCHAR(100), shop VARCHAR(100))")
-    metadata = table_of(url_column(), shop_column())
-    options = {"dict": {"table": "other", "columns": {"url": "str", "shop": "str"}}}
-    with pytest.raises(SinkMismatch, match="no unique index for the key url"):
-        Tables(options, metadata, engine.dialect).prepare(engine.begin)
-
-
 def test_columns_with_keys_of_their_own(engine: sqlalchemy.Engine) -> None:
     """Fields go by the names of columns, records by the keys that SQLAlchemy wants."""
     metadata = table_of(
@@ -261,56 +249,6 @@ def test_keys_of_the_projects_tables_tell_all_texts_apart(engine: sqlalchemy.Eng
     assert sorted(row["url"] for row in rows(engine, record.target.table)) == sorted(urls)
 
 
-@dataclass
-class Shop:
-    name: str
-
-
-def with_shops(engine: sqlalchemy.Engine, *columns: sqlalchemy.Column[Any]) -> Tables:
-    """The same project's tables in a later release: its pages are of shops."""
-    metadata = sqlalchemy.MetaData()
-    name = sqlalchemy.Column("name", sqlalchemy.String(200), primary_key=True)
-    sqlalchemy.Table("shop", metadata, name)
-    if columns:
-        sqlalchemy.Table("page", metadata, *columns)
-    return Tables({Shop: {}}, metadata, engine.dialect)
-
-
-def of_shops() -> list[sqlalchemy.Column[Any]]:
-    key = sqlalchemy.Column("url", sqlalchemy.ForeignKey("shop.name"), primary_key=True)
-    return [key, *page_columns()]
-
-
-def test_tables_that_are_made_later_tell_all_texts_apart(engine: sqlalchemy.Engine) -> None:
-    """The first ones were made by a release before, or by a worker that died then."""
-    with_shops(engine).prepare(engine.begin)
-    tables = with_shops(engine, *of_shops())
-    store(engine, tables, Shop("/A"), Shop("/a"))
-    record = store(engine, tables, Page("/A"), Page("/a"))
-    assert len(rows(engine, record.target.table)) == 2
-
-
-def test_tables_are_made_beside_those_of_another_collation(engine: sqlalchemy.Engine) -> None:
-    """With the same one: a foreign key is refused otherwise."""
-    execute(engine, "CREATE TABLE shop (name VARCHAR(200) PRIMARY KEY)")
-    tables = with_shops(engine, *of_shops())
-    store(engine, tables, Shop("a"), Page("a"))
-
-
-def test_a_key_that_takes_different_texts_for_the_same_is_told_of(
-    engine: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The project's table was there, with MariaDB's own collation, and is used as it is."""
-    if engine.dialect.name != "mysql":
-        pytest.skip("compares texts byte by byte")
-    execute(engine, "CREATE TABLE page (url VARCHAR(200) PRIMARY KEY, name TEXT)")
-    metadata = table_of(url_column(), sqlalchemy.Column("name", sqlalchemy.Text), name="page")
-    item = attrs.make_class("Page", {"url": attrs.field(type=str), "name": attrs.field(type=str)})
-    tables = Tables({item: {}}, metadata, engine.dialect)
-    tables.prepare(engine.begin)
-    assert "the collation of 'url' takes different keys for the same" in caplog.text
-
-
 def test_parts_of_seconds_are_not_cut_off(engine: sqlalchemy.Engine) -> None:
     """A column without them refuses what has some."""
     types: dict[str, Any] = {}
@@ -377,15 +315,6 @@ def test_what_the_database_would_cut_or_fill_up_is_refused(
     assert len(written) >= {"sqlite": 9, "mysql": 3, "postgresql": 4}[engine.dialect.name]
 
 
-def test_a_text_in_a_json_column_of_sqlite_stays_itself(sqlite_engine: sqlalchemy.Engine) -> None:
-    """SQLite would make the number 7 of "007": a text needs a column of text."""
-    execute(sqlite_engine, "CREATE TABLE page (url TEXT PRIMARY KEY, name JSON)")
-    item = attrs.make_class("Page", {"url": attrs.field(type=str), "name": attrs.field(type=str)})
-    tables = Tables({item: {"key": ["url"]}}, None, sqlite_engine.dialect)
-    with pytest.raises(SinkMismatch, match="column 'name' is JSON, not TEXT"):
-        tables.prepare(sqlite_engine.begin)
-
-
 def test_none_is_null_in_json(engine: sqlalchemy.Engine) -> None:
     """SQLAlchemy would write the JSON null, which is none of the database's."""
     name = sqlalchemy.Column("name", sqlalchemy.JSON)
@@ -396,15 +325,3 @@ def test_none_is_null_in_json(engine: sqlalchemy.Engine) -> None:
         write(connection, records)
         query = "SELECT url FROM page WHERE name IS NULL"
         assert connection.exec_driver_sql(query).scalars().all() == ["a"]
-
-
-def test_lists_of_other_types_are_copies() -> None:
-    """The item's own may be changed before it is written."""
-    tags = sqlalchemy.Column("tags", postgresql.ARRAY(sqlalchemy.Text))
-    metadata = table_of(url_column(), tags, name="page")
-    item_class = attrs.make_class("Page", {"url": attrs.field(type=str), "tags": attrs.field()})
-    tables = Tables({item_class: {}}, metadata, postgresql.dialect())
-    item = item_class("a", ["x"])
-    record = tables.record(item, KEY)
-    item.tags.append("y")
-    assert record.values["tags"] == ["x"]

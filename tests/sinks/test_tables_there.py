@@ -192,17 +192,6 @@ def test_a_key_with_another_collation_does_not_fit(engine: sqlalchemy.Engine) ->
         execute(engine, "DROP TABLE books")
 
 
-def test_a_key_that_is_unique_by_a_word_at_its_column(engine: sqlalchemy.Engine) -> None:
-    """SQLAlchemy does not see each of these in SQLite."""
-    collation = " COLLATE utf8mb4_nopad_bin" if engine.dialect.name == "mysql" else ""
-    execute(engine, f"CREATE TABLE hand (url VARCHAR(99){collation} NOT NULL UNIQUE)")
-    metadata = sqlalchemy.MetaData()
-    url = sqlalchemy.Column("url", sqlalchemy.String(99), nullable=False, unique=True)
-    sqlalchemy.Table("hand", metadata, url)
-    tables = Tables({"dict": {"table": "hand", "key": ["url"]}}, metadata, engine.dialect)
-    store(engine, tables, {"url": "a"}, {"url": "a"})
-
-
 def test_dicts_without_columns_take_those_of_their_table(engine: sqlalchemy.Engine) -> None:
     """As the database says; columns with defaults are left to them."""
     execute(

@@ -298,8 +298,11 @@ RAISED = [
 """What is no error of a sink's: of libraries, of the language, of this package."""
 
 
-@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(
+    ("raised", "plain"),
+    [*((one, False) for one in RAISED), (StopIteration(), True), (SystemExit(1), True)],
+    ids=lambda given: type(given).__name__,
+)
 def test_whatever_write_raises(raised: BaseException, plain: bool) -> None:
     """While no row is written none is refused, and all are written when it has ended; one with
     which it is raised while others pass is refused; and a crawl that ends is not kept."""
@@ -338,34 +341,6 @@ def test_whatever_write_raises(raised: BaseException, plain: bool) -> None:
     asyncio.run(asyncio.wait_for(crawl(), 100))
     assert {page.url for page in pages.refused} == {"http://x/7"}
     assert len(pages.given_back) == 10
-
-
-def test_a_sink_that_takes_no_new_row_any_more(caplog: pytest.LogCaptureFixture) -> None:
-    """What was written before may pass: no row of five or more is refused before another one is
-    written. Requests are claimed meanwhile, for some may bring a row that passes."""
-    pages = HeldPages()
-
-    async def crawl() -> None:
-        async with opened(pages) as sink:
-            assert await results(put(sink, 0)) == [None]
-            good = {0}
-
-            def fault(rows: list[Row]) -> None:
-                if not good.issuperset(row["n"] for row in rows):
-                    raise ValueError("out of range")
-
-            sink.fault = fault
-            tasks = put(sink, *range(1, 6))
-            await until(lambda: sink.attempts > 200, "it has been tried often")
-            assert await results(tasks) == [None] * 5
-            assert not pages.refused
-            assert not sink.crawler.engine._slot.scheduler.worker.away  # type: ignore[union-attr]
-            assert caplog.text.count("could not write a row") == 1
-            good.add(6)
-            assert await results(put(sink, 6)) == [None]
-            await until(lambda: len(pages.refused) == 5, "they are refused")
-
-    asyncio.run(asyncio.wait_for(crawl(), 100))
 
 
 def test_a_sink_without_async_def() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import Any
 
 from scrapy_redisq.frontier.operations import Enqueue, Lease, Reply
 from scrapy_redisq.frontier.pace import (
-    BUSY,
     FLUSH,
     FLUSH_SHARED,
     IDLE_FIRST,
@@ -186,27 +184,6 @@ class TestPace:
         exchanged(pace, low=False, waiting=1)
         assert pace.pause(low=False, waiting=True, many=False, busy=True) <= FLUSH_SHARED
 
-    def test_what_is_parted_between_shards_gathers_for_longer(self) -> None:
-        """An exchange with one of several carries as much as with a single one."""
-        for shards, longest in ((3, 3 * FLUSH), (64, BUSY)):
-            pace = Pace(heartbeat=15, shards=shards)
-            pace.listening = True
-            exchanged(pace, claimed=1, filled=None, low=False)
-            pause = pace.pause(low=False, waiting=True, many=False, busy=True)
-            assert 0.5 * longest < pause <= longest
-
-    def test_whether_there_is_enough(self) -> None:
-        """All that was asked for has come, or something new has been pushed; asking for nothing
-        says nothing."""
-        pace = Pace(heartbeat=15)
-        told = []
-        for filled, accepted in ((True, 0), (None, 0), (False, 1), (None, 0), (None, 1)):
-            exchanged(pace, filled=filled, accepted=accepted)
-            told.append(pace.has_enough)
-        assert told == [True, True, False, False, True]
-        # The link of a page that another shard has: nothing else may come for long.
-        assert pace.pause(low=True, waiting=False, many=False, busy=False) <= RUNNING_LOW
-
     def test_due_entries_and_heartbeat(self) -> None:
         """It asks when something falls due, and never later than the heartbeat allows."""
         pace = Pace(heartbeat=0.25)
@@ -215,16 +192,3 @@ class TestPace:
             exchanged(pace, next_due=30)
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= 0.03
         assert pace.pause(low=False, waiting=False, many=False, busy=True) <= 0.25
-
-    def test_what_may_be_lost(self) -> None:
-        """A worker with nothing else to do asks when that will show that nothing can be lost, and
-        once."""
-        pace = Pace(heartbeat=15)
-        pace.listening = True
-        for _ in range(9):
-            exchanged(pace, overdue_in=60_000)
-        now = time.monotonic()
-        for proof_at, least, most in ((now + 2.0, 1.5, 2.0), (now - 2.0, 4.5, 5.0)):
-            pause = pace.pause(low=True, waiting=False, many=False, busy=False, proof_at=proof_at)
-            assert least < pause <= most
-        assert pace.pause(low=False, waiting=False, many=False, busy=True, proof_at=now) > 0.5

@@ -38,9 +38,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.serialization.entry_format import FORMAT
 from scrapy_redisq.serialization.fields import loads_fields, request_from_fields
-from scrapy_redisq.serialization.meta import _MOST_HARMLESS, unsafe_key
 from scrapy_redisq.serialization.serializer import Serializer
-from tests.harness.texts import CHARACTERS
 
 MAX_BYTES = 1 << 20
 URL = "https://books.example.com/catalogue/category/books/a-light-in-the-attic_1000/"[:77]
@@ -661,12 +659,6 @@ def test_priority_of_another_class(serializer: Serializer, priority: int) -> Non
     assert type(loaded.priority) is int
 
 
-@pytest.mark.parametrize("encoding", ["UTF-8", "ISO-8859-1", "cp1252", "utf-8-sig", "koi8-u"])
-def test_text_encodings(serializer: Serializer, encoding: str) -> None:
-    """Python's text encodings are kept as they were written."""
-    assert_same(serializer, Request(URL, encoding=encoding, headers={"X": "x"}))
-
-
 def test_large_entries_are_refused(spider: BookSpider) -> None:
     """The limit is exact, names its setting, and no copy of an oversized body is made."""
     size = 100_000
@@ -901,31 +893,6 @@ def test_damaged_entries(serializer: Serializer, spider: BookSpider, data: st.Da
     loads_or_refuses(serializer, bytes(entry))
 
 
-_native = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.text(CHARACTERS)
-    | st.binary(),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(list(WRONG)),
-        _native | st.sampled_from(["F", "J", "X", "parse_item", False, {b"A": [b"1"]}]),
-    )
-)
-@quick
-def test_maps_with_any_values(serializer: Serializer, fields: dict[int, Any]) -> None:
-    """Well-formed maps with any values in any fields give a request or Undecodable."""
-    loads_or_refuses(serializer, raw({URL_KEY: URL, **fields}))
-
-
 # Plain fields
 
 
@@ -1140,19 +1107,6 @@ class TestUnsafeMeta:
             "download_slot": "a",
         }
         assert serializer.loads(serializer.dumps(Request(URL, meta=meta))).meta == meta
-
-    def test_safe_keys_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """So that links cost little; but no keys without end, and no long ones."""
-        harmless: set[str] = set()
-        monkeypatch.setattr("scrapy_redisq.serialization.meta._harmless", harmless)
-        keys = {f"k{number}": 1 for number in range(2 * _MOST_HARMLESS)}
-        long = {"k" * 10_000: 3}
-        for meta in ({"depth": 1, "page": 2}, long, keys):
-            assert unsafe_key(meta, ()) is None
-        assert {"depth", "page"} <= harmless
-        assert len(harmless) <= _MOST_HARMLESS
-        assert max(map(len, harmless)) < 100
-        assert unsafe_key({"depth": 1, "referrer_policy": "os.abort"}, ()) == "referrer_policy"
 
     def test_partials_whose_arguments_come_first_are_of_callbacks(
         self, serializer: Serializer, spider: BookSpider

@@ -101,11 +101,6 @@ class _OtherItem(Book):
     pass
 
 
-class _Live:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
 class Text(str):
     pass
 
