@@ -34,5 +34,5 @@ intersphinx_mapping = {
 
 html_theme = "furo"
 html_title = f"{project} {release}"
-html_copy_source = False
+html_show_sourcelink = False
 html_show_sphinx = False

@@ -43,6 +43,8 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
     folder, text = f"docs/{posixpath.dirname(docname)}", source[0]
     if (above := f"{docname.upper()}.md") in ABOVE:
         folder, text = "", (ROOT / above).read_text("utf-8")
+    if docname == "index":
+        text += contents(text)
     text = _MADE.sub(lambda match: MADE[match[1]](), text)
 
     def inside(match: re.Match[str]) -> str:
@@ -55,6 +57,23 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
         return label if label.startswith("`") else f"{label} (`{path}`)"
 
     source[0] = _LINK.sub(inside, text)
+
+
+def contents(text: str) -> str:
+    """The sidebar: the pages that the index lists, by its headings."""
+    found = ""
+    for chapter in text.split("\n## ")[1:]:
+        pages = re.findall(r"^- \[.*?\]\((.*?)\.md\)", chapter, re.M)
+        caption = f":caption: {chapter.partition(chr(10))[0]}\n:hidden:\n\n"
+        found += f"\n```{{toctree}}\n{caption}" + "\n".join(pages) + "\n```\n"
+    return found
+
+
+def write_llms_txt(app: Sphinx, exception: Exception | None) -> None:
+    """``llms.txt``: the index, for programs that read; its links lead to Markdown."""
+    text = Path(app.srcdir, "index.md").read_text("utf-8")
+    text = re.sub(r"\]\((?!\.\./|https?:)([\w/-]+\.md)(#[^)]*)?\)", r"](_sources/\1.txt)", text)
+    Path(app.outdir, "llms.txt").write_text(text, "utf-8")
 
 
 def commands() -> str:
@@ -177,4 +196,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_lexer("conf", TextLexer)  # redis.conf
     app.connect("source-read", read_source)
     app.connect("doctree-read", link_names)
+    app.connect("build-finished", write_llms_txt)
     return {"parallel_read_safe": True}

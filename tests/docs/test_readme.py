@@ -10,20 +10,17 @@ import os
 import pkgutil
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import scrapy_redisq
-from lab.launcher import Forked, fork
-from lab.servers import RedisServer, wait_until
-from lab.site import Answer, Site, linked_pages
+from lab.launcher import fork
+from lab.servers import RedisServer
+from lab.site import Site, linked_pages
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.settings.setting import settings_of
@@ -102,141 +99,10 @@ def test_commands_in_the_text() -> None:
 # Examples
 
 
-class Start:
-    """The commands of the five-minute start, each to be run as it stands there, in order.
-
-    Those of `scrapy` are forked from a process that has imported it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.commands = iter("".join(blocks("README.md", "sh")).splitlines())
-        self.started: list[Forked] = []
-        self.log = folder / "log"
-
-    def next(self, expected: str) -> str:
-        command = next(self.commands)
-        assert re.fullmatch(expected, command), command
-        return command
-
-    def run(self, command: str) -> str:
-        if command.startswith("scrapy "):
-            output = self.log.with_name("said")
-            output.unlink(missing_ok=True)
-            code = self._fork(command, output).wait(100)
-            said = output.read_text()
-        else:
-            done = subprocess.run(
-                command,
-                shell=True,
-                cwd=self.folder,
-                env=ENVIRONMENT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=100,
-                check=False,
-            )
-            code, said = done.returncode, done.stdout
-        assert code == 0, said
-        return said
-
-    def crawl(self, command: str, site: str) -> Forked:
-        """Run it in the background, on the test's own site: the one thing that differs."""
-        return self._fork(f"{command} -a site={site}/", self.log)
-
-    def _fork(self, command: str, output: Path) -> Forked:
-        program, *arguments = shlex.split(command)
-        self.started.append(fork(program, arguments, self.folder, output, ENVIRONMENT))
-        return self.started[-1]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    start = Start(tmp_path)
-    yield start
-    for process in start.started:
-        process.kill()
-        process.wait(10)
-
-
-def write_files(folder: Path) -> None:
-    """The files of the five-minute start; what is for settings.py goes to its end."""
-    for block in blocks("README.md", "python"):
-        path, _, text = block.removeprefix("# ").partition("\n")
-        with (folder / path).open("a" if path.endswith("settings.py") else "w") as file:
-            file.write(text)
-
-
-@pytest.mark.long
-def test_five_minute_start(start: Start) -> None:
-    """Two workers, one killed, one stopped, resumed by two: each page is there, as README says.
-
-    `status --json` has exactly the fields of docs/reference/status.schema.json.
-    """
-    start.next(r"python3 -m venv .*")
-    start.next(r"pip install .*")
-    start.run(start.next(r"scrapy startproject shop"))
-    start.folder /= start.next(r"cd shop").removeprefix("cd ")
-    write_files(start.folder)
-
-    server = f"embedded://{start.folder}/.scrapy/redisq"
-    shared, looked = threading.Event(), threading.Event()
-    home, pages_of_site = linked_pages(100, links=100), linked_pages(100)
-
-    def page(path: str) -> Answer | None:
-        """The first page links to most. Some come when both workers have one to fetch, some when
-        all has been looked at, however long that takes."""
-        if path == "/":
-            return home(path)
-        answer = pages_of_site(path)
-        if answer and path[1:].isdigit():
-            answer.until = shared if int(path[1:]) < 60 else looked
-        return answer
-
-    with Site(page) as site, Frontier.from_url(server, "books") as frontier:
-        command = start.next(r"scrapy crawl books")
-        first, second = (start.crawl(command, site.url) for _ in range(2))
-        wait_until(
-            lambda: sum(worker["leased"] > 0 for worker in frontier.status()["workers"]) == 2,
-            100,
-            f"both have requests, see {start.log}",
-        )
-        shared.set()
-        wait_until(
-            lambda: sum(worker["pages"] > 2 for worker in frontier.status()["workers"]) == 2,
-            100,
-            f"both work, see {start.log}",
-        )
-        command = start.next(r"scrapy redisq status")
-        shown = start.run(command)
-        assert "running" in shown
-        assert f":{first.pid} " in shown
-        assert f":{second.pid} " in shown
-        check_fields(json.loads(start.run(f"{command} --json")))
-
-        start.run(start.next(r"kill -9 PID").replace("PID", str(first.pid)))
-        second.send_signal(signal.SIGINT)
-        looked.set()
-        assert second.wait(100) == 0
-        wait_until(lambda: frontier.status()["state"] == "stopped", 20, "nobody is left")
-        assert frontier.status()["queued"] > 0
-
-        command = start.next(r"scrapy crawl books")
-        for worker in [start.crawl(command, site.url) for _ in range(2)]:
-            assert worker.wait(100) == 0
-        pages = {path: n for path, n in site.counts().items() if path != "/robots.txt"}
-        assert frontier.status()["state"] == "complete"
-        assert start.run(start.next(r"python -c .*")).strip() == str(len(pages))
-    assert len(pages) >= 100
-    assert sum(pages.values()) - len(pages) <= 8, "only what the killed worker held"
-    assert start.log.read_text().count("Spider closed (finished)") == 2
-    assert list(start.commands) == []
-
-
 def test_sink_of_your_own(redis_server: RedisServer, tmp_path: Path) -> None:
     """The pipeline that docs/howto/own-sink.md shows writes each page's item, with a key."""
-    spider = next(block for block in blocks("README.md", "python") if "Spider" in block)
+    tutorial = blocks("docs/tutorial/first-crawl.md", "python")
+    spider = next(block for block in tutorial if "Spider" in block)
     pipeline = next(
         block for block in blocks("docs/howto/own-sink.md", "python") if "BatchPipeline" in block
     )
@@ -346,6 +212,13 @@ def test_python_example(redis_server: RedisServer, capsys: pytest.CaptureFixture
     (example,) = blocks("docs/howto/feed.md", "python")
     exec(example.replace("redis://localhost:6379/0", redis_server.url), {})
     assert capsys.readouterr().out == "1 1\n"
+
+
+def test_calculator(capsys: pytest.CaptureFixture[str]) -> None:
+    """The calculator of docs/operate/capacity.md prints what the page says."""
+    page = "docs/operate/capacity.md"
+    exec(*blocks(page, "python"), {})
+    assert f"It prints `{capsys.readouterr().out.strip()}`." in TEXTS[page]
 
 
 def test_docstrings(redis_server: RedisServer) -> None:

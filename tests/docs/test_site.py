@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,3 +26,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         settings
     )
     assert 'id="redisq-lease-ttl"' in settings
+    pages = re.findall(r"\]\((.*?)\)", (tmp_path / "site/llms.txt").read_text("utf-8"))
+    assert len(pages) > 40
+    assert all((tmp_path / "site" / page).is_file() for page in pages)
