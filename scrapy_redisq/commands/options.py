@@ -59,8 +59,9 @@ def add_json(parser: argparse.ArgumentParser, text: str = "as a JSON object") ->
     parser.add_argument("--json", action="store_true", help=text)
 
 
-def add_watch(parser: argparse.ArgumentParser, often: str = "every second or less often") -> None:
-    parser.add_argument("--watch", action="store_true", help=f"refresh {often}, until Ctrl-C")
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    text = "refresh every second or less often, until Ctrl-C"
+    parser.add_argument("--watch", action="store_true", help=text)
 
 
 def add_yes(parser: argparse.ArgumentParser, what: str) -> None:

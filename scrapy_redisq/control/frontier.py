@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 from scrapy.http import Request
 
-from scrapy_redisq.control.looks import LookMethods, growth_limit_of
+from scrapy_redisq.control.looks import LookMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slot_status import SlotMethods
 from scrapy_redisq.control.urls import WAITS, UrlMethods
@@ -199,7 +199,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
         joined: calls.Joined | None = None
         numbered = enumerate(requests_or_urls, start=1)
         # Without a limit of its own that of its workers holds.
-        growth = self._settings.growth_limit() or growth_limit_of(self._meta(self._status(0)))
+        growth = self._settings.growth_limit() or self._growth_limit(self._meta(self._status(0)))
         while chunk := list(itertools.islice(numbered, self._room(growth))):
             seeds = self._read(chunk, result)
             told = False

@@ -114,6 +114,7 @@ class LookMethods(PastMethods):
             meta = self._meta(self._status(0))
             if not meta:
                 return explain(absent(self.name))
+            growth = self._growth_limit(meta)
             for shard in config_of(meta).shard_numbers(self.name):
                 try:
                     waits += self._waits(shard)
@@ -127,7 +128,7 @@ class LookMethods(PastMethods):
         except TROUBLE as error:
             return unreachable(self._server.redact(error).rstrip("."))
         servers = [] if away else self._conditions()
-        return explain(status, waits, servers, away, growth_limit_of(meta))
+        return explain(status, waits, servers, away, growth)
 
     def memory(self) -> dict[str, Any]:
         """Redis' memory by parts, with the fields of docs/operate/watching.md. Raises
@@ -161,7 +162,7 @@ class LookMethods(PastMethods):
         waits = [wait for shard in (() if over else self._shards()) for wait in self._waits(shard)]
         return wanted_workers(status, waits, Terms(**terms))
 
-
-def growth_limit_of(meta: Mapping[str, str]) -> GrowthLimit:
-    """How large the workers of a run let it become."""
-    return GrowthLimit(int(meta.get("max_pending", 0)), float(meta.get("max_memory", 0)))
+    def _growth_limit(self, meta: Mapping[str, str]) -> GrowthLimit:
+        """How large the workers of the run let it become."""
+        with self._making_sense():
+            return GrowthLimit(int(meta.get("max_pending", 0)), float(meta.get("max_memory", 0)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 
+from scrapy_redisq.control.stored import SCAN_BATCH, SCAN_BATCHES
 from scrapy_redisq.frontier.names import key_prefix, keys_of
 from scrapy_redisq.server.condition import Condition
 
@@ -30,10 +31,6 @@ PARTS: dict[str, tuple[str, ...]] = {
 """The first words of the keys of each part of a frontier."""
 
 _PART_OF = {word: part for part, words in PARTS.items() for word in words}
-
-SCAN_BATCH = 1_000
-SCAN_BATCHES = 1_000
-"""A search looks at a million keys of a server at most, about a second of Redis' time."""
 
 SAMPLED = 60
 """Keys of a kind whose memory is asked for."""

@@ -81,7 +81,8 @@ class PastMethods(StoredFrontier):
             for skip in range(0, max(0, limit), READ_BATCH):
                 most = min(READ_BATCH, limit - skip)
                 records = self._run(admin.history(self.name, shard, skip=skip, most=most))
-                found |= {id: _record(at, packed) for id, at, packed in records}
+                with self._making_sense():
+                    found |= {id: _record(at, packed) for id, at, packed in records}
                 if len(records) < most:
                     break
             newest += found.values()
@@ -91,7 +92,8 @@ class PastMethods(StoredFrontier):
         """The record of the request that is known by its fingerprint or ``identity``, on a shard;
         None if that is not kept."""
         found = self._run(admin.history(self.name, shard, ids=[exact_member(identity)]))
-        return next((_record(at, packed) for _, at, packed in found), None)
+        with self._making_sense():
+            return next((_record(at, packed) for _, at, packed in found), None)
 
 
 def _record(at: float, packed: bytes) -> dict[str, Any]:

@@ -34,7 +34,7 @@ MOST_NOTED = 300
 
 SCAN_BATCH = 1_000
 SCAN_BATCHES = 1_000
-"""A search for frontiers looks at a million keys at most, about a second of Redis' time."""
+"""A search looks at a million keys at most, about a second of Redis' time."""
 
 
 def frontier_names(client: Client) -> tuple[list[str], str]:
@@ -135,7 +135,7 @@ class StoredFrontier:
 
     @contextlib.contextmanager
     def _making_sense(self) -> Iterator[None]:
-        """For what is made of statuses: raises `FrontierCorrupt` if that fails."""
+        """Makes errors of what is read there a `FrontierCorrupt`."""
         try:
             yield
         except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:

@@ -102,7 +102,7 @@ class Waits(msgspec.Struct):
     """Downloads that the slots looked at have requests for and may have at a time; their leases."""
 
 
-def waits(name: str, shard: int, part: int = 0, *, most: int = MOST_LOOKED_AT) -> Call[Waits]:
+def waits(name: str, shard: int, part: int = 0) -> Call[Waits]:
     """-> what the slots of a shard wait for, in as many parts as the first one says."""
 
     def decode(reply: Any) -> Waits:
@@ -110,7 +110,7 @@ def waits(name: str, shard: int, part: int = 0, *, most: int = MOST_LOOKED_AT) -
         told["kinds"] = told["kinds"] or {}  # Lua cannot tell an empty map from an empty array
         return msgspec.convert({**told, "shard": shard}, Waits, strict=False)
 
-    return call_of("run/waits", name, shard, decode, most=most, part=part)
+    return call_of("run/waits", name, shard, decode, most=MOST_LOOKED_AT, part=part)
 
 
 PLACES = ("leases", "delayed", "letters", "queues")

@@ -29,9 +29,9 @@ class Progress:
     """Shows how far the crawl is, below the log. Without a terminal nothing is shown, and a process
     has one line, that of its first crawl."""
 
-    def __init__(self, worker: Worker, output: IO[str] | None = None) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._output = output or sys.stderr
+        self._output = sys.stderr
         self._samples: deque[tuple[float, int]] = deque()
         """When (time.monotonic()) there were how many pages."""
         self._console = Console(file=self._output, highlight=False)

@@ -13,6 +13,7 @@ from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.why import explain
+from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
@@ -245,6 +246,17 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
         ask(worker)
         worker.leave()
     assert reason() == "complete"
+
+
+@pytest.mark.parametrize("field", ["max_pending", "max_memory"])
+def test_a_limit_of_another_hand(redis_server: RedisServer, field: str) -> None:
+    """What holds a push back is no number: looks and pushes name the key."""
+    with Frontier.from_url(redis_server.url, NAME) as frontier, redis_server.client() as client:
+        frontier.push(["https://a.example/"])
+        client.hset(f"redisq:{{{NAME}:0}}:meta", field, "x")
+        for look in (frontier.why, frontier.look, lambda: frontier.push(["https://b.example/"])):
+            with pytest.raises(FrontierCorrupt, match="meta"):
+                look()
 
 
 def test_more_hosts_than_are_looked_at(frontier: Frontier, member: Make) -> None:

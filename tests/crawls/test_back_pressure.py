@@ -12,7 +12,6 @@ import redis
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.looks import growth_limit_of
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.worker import back_pressure
@@ -203,7 +202,7 @@ def test_a_push_keeps_the_limit_of_the_workers_in_the_run_that_it_begins(
         worker.send(seeded=True)
         assert worker.leave()  # the run is complete
         frontier.push(["https://books.example/1"])
-        assert growth_limit_of(frontier._meta(frontier._status(0))) == growth
+        assert frontier._growth_limit(frontier._meta(frontier._status(0))) == growth
 
 
 def test_a_push_waits_for_a_full_redis(redis_server: RedisServer) -> None:

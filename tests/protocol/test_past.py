@@ -196,6 +196,10 @@ def test_history(client: redis.Redis, frontier: Frontier) -> None:
     worker.change_terms(history=1)
     fetch("g")
     assert [record["url"] for record in frontier.history()] == ["g"]
+    client.hset(key("histories"), exact_member(b"g"), "x")
+    for look in (frontier.history, lambda: frontier.history_of(0, b"g")):
+        with pytest.raises(FrontierCorrupt):
+            look()
 
 
 @pytest.mark.servers("ends")

@@ -86,7 +86,7 @@ export function pager(total, offset, limit, go) {
     button("Next", () => go(offset + limit), { disabled: offset + limit >= total }));
 }
 
-export function toast(text, level = "good") {
+function toast(text, level = "good") {
   const place = document.getElementById("toasts");
   const node = document.createElement("p");
   node.className = `toast ${level}`;
