@@ -28,7 +28,8 @@ class Network:
     """``masters`` 0: one server, and no cluster. ``replicas``: each master of a cluster has one.
 
     ``primaries`` are who serves now, in the order of hash slots; ``calls`` is how many commands all
-    servers have executed, ``latency`` the seconds to them, and ``trace`` is told each request.
+    servers have executed, ``largest`` the bytes of the largest one, ``latency`` the seconds to
+    them, and ``trace`` is told each request.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Network:
         self._listeners: list[PubSub] = []
         self.trace: Callable[[str], None] = lambda text: None
         self.latency = 0.001
-        self.calls = 0
+        self.calls = self.largest = 0
         self.begun: set[bytes] = set()
         """Runs that there were; a worker that comes when all is finished begins another one."""
 

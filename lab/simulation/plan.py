@@ -44,6 +44,7 @@ FEATURES = {
     "hidden_fails": 0.15,
     "tries_again": 0.2,
     "poison": 0.1,
+    "latecomer": 0.1,
     "heavy": 0.04,
 }
 """What a spider or its site may do -> how often one does."""
@@ -146,7 +147,7 @@ def draw(seed: int) -> Plan:
     for kind, often in FAULTS.items():
         chance = random.Random(f"{kind} {seed}")
         while chance.random() < often and not calm and len(faults) < 8:
-            at = chance.choice([chance.uniform(0, 1), chance.uniform(0, 4), chance.uniform(0, 12)])
+            at = chance.choice([chance.uniform(0, 1), chance.uniform(0, 2), chance.uniform(0, 8)])
             lasts = chance.choice([0.05, 0.5, 2.0, 5.0, 12.0])
             faults.append(Fault(kind, round(at, 3), lasts, chance.randrange(4)))
     chance = random.Random(f"settings {seed}")
@@ -176,8 +177,11 @@ def draw(seed: int) -> Plan:
         features -= OF_SLOTS
     elif random.Random(f"give up {seed}").random() < 0.15:
         settings["REDISQ_SLOT_GIVE_UP"] = 3
+    if random.Random(f"resume {seed}").random() < 0.1:
+        settings["REDISQ_RESUME"] = False
     if "poison" in features:  # that it kills its worker is known after so many
         settings["REDISQ_MAX_DELIVERIES"] = 3
+        settings.pop("REDISQ_RESUME", None)
     if "keep_alive" in features:
         features -= {"idle", "again"}  # a worker that stays is never idle, nor is there an end
     hosts = chance.choice([1, 2, 3, 5])

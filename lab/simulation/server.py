@@ -176,7 +176,11 @@ class SimulatedServer:
     def _know_script(self, command: tuple[Any, ...]) -> None:
         if command[0] == "EVAL":
             self._scripts.add(hashlib.sha1(command[1].encode()).hexdigest())
-        elif command[0] == "EVALSHA" and command[1] not in self._scripts:
+            return
+        if command[0] != "EVALSHA":
+            return
+        self.network.largest = max(self.network.largest, len(command[-1]))
+        if command[1] not in self._scripts:
             raise redis.exceptions.NoScriptError("simulated: NOSCRIPT No matching script")
 
     def forget_scripts(self) -> None:

@@ -179,7 +179,7 @@ class Site:
             page.tries = later.randrange(1, RETRY_TIMES + 1)
         page.heavy = has("heavy") and number == 0
         if page.heavy:
-            page.leaves = 4
+            page.leaves = 6
         return page
 
     def asked(self, at: float, host: str, path: str, worker: int) -> None:

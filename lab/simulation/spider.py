@@ -22,7 +22,7 @@ from scrapy_redisq.pipelines import BatchPipeline
 if TYPE_CHECKING:
     from lab.simulation.world import World
 
-HEAVY = "x" * 1_500_000
+HEAVY = "x" * 900_000
 
 WORLD: list[World] = []
 """The one of this process."""
@@ -45,6 +45,13 @@ class SimulatedSpider(scrapy.Spider):
         return spider
 
     async def start(self) -> AsyncIterator[Any]:
+        number = process.number if (process := WORKER.get()) else 0
+        world().starting.add(number)
+        async for request in self.starts():
+            yield request
+        world().starting.discard(number)
+
+    async def starts(self) -> AsyncIterator[Any]:
         site, features = world().site, world().plan.features
         for number in site.starts:
             yield Request(site.pages[number].url, dont_filter=True, errback=self._errback())

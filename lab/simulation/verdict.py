@@ -6,11 +6,14 @@ import itertools
 import re
 
 from lab.simulation.clock import BOOTED
+from lab.simulation.plan import FAULTS
 from lab.simulation.server import SimulatedServer
 from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
-from lab.simulation.world import END, World
+from lab.simulation.world import AGE, END, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt
 from scrapy_redisq.frontier.config import REWIND
+from scrapy_redisq.frontier.outgoing import MAX_BYTES
+from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.pipelines.doubt import LAST, PROOFS
 from scrapy_redisq.serialization.fields import loads_fields
 
@@ -53,6 +56,9 @@ WORDLESS = (*TAKEN_FOR_DEAD, "kill")
 PROVEN = END + PROOFS * LAST
 """Virtual seconds more until a bad row that no other follows is known as one."""
 
+CALM = 2.5
+"""Virtual seconds from the last page to the end where nothing goes wrong."""
+
 SLACK = 60.0
 """Virtual seconds from the last page and the last fault to the end, beside the lease TTL."""
 
@@ -74,8 +80,28 @@ def judge(world: World) -> list[str]:
     if world.plan.masters > 1:
         bound += REWIND
     world.late = world.ended_at - last
+    if not set(FAULTS) & world.met.keys():
+        problems += _calm(world)
     if world.late > bound:
         problems.append(f"slow: over {world.late:.1f} s after the last page or fault")
+    return problems
+
+
+def _calm(world: World) -> list[str]:
+    """Where nothing goes wrong all end soon, and nobody begins what has ended."""
+    features, masters = world.plan.features, world.plan.masters
+    problems = []
+    bound = CALM + 1.5 * ("slow_callbacks" in features) + (NO_REPLICA + CALM) * (masters > 1)
+    begun = [
+        *(at - BOOTED for at, *_ in world.site.log),
+        *(one.started_at for one in world.workers),
+    ]
+    late = world.closed_at - max(begun)
+    if late > bound and not features & {"keep_alive", "refused_rows"}:
+        problems.append(f"slow: nothing was done in the last {late:.1f} s")
+    young = [one for one in world.workers if one.started_at > world.finished_at + AGE * TOLERANCE]
+    if len(world.network.begun) > 1 and not young:
+        problems.append(f"{len(world.network.begun)} runs of one crawl")
     return problems
 
 
@@ -85,6 +111,8 @@ def _ends(world: World) -> list[str]:
         return []
     site, explained = world.site, {url for url, _ in dead_letters(world)}
     excused = site.expected()[1]
+    # Of a run that is begun anew, whatever is left, dead letters are gone.
+    is_forgotten = world.plan.settings.get("REDISQ_RESUME") is False
     problems = []
     for number, missing in world.early:
         left = {
@@ -93,8 +121,10 @@ def _ends(world: World) -> list[str]:
             if not _is_explained(world, key, explained)
             and not (key.partition(".")[0].isdecimal() and int(key.partition(".")[0]) in excused)
         }
-        if left:
+        if left and not is_forgotten:
             problems.append(f"early: w{number} closed as finished without {sorted(left)[:8]}")
+    if world.left_starting and not any(map(world.met.get, VOIDING)):
+        problems.append(f"early: closed as finished while others start: {world.left_starting[:5]}")
     return problems
 
 
@@ -116,9 +146,10 @@ def dead_letters(world: World) -> list[tuple[str, str]]:
 
 def _items(world: World) -> list[str]:
     keys, dead = world.site.expected()
-    keys |= {f"pushed{n}" for n in range(world.people.pushed)}
+    if world.plan.settings.get("REDISQ_RESUME") is not False:  # else what was pushed is forgotten
+        keys |= {f"pushed{n}" for n in range(world.people.pushed)}
     lives = {worker.number for worker in world.workers if not worker.process.dead}
-    if not world.lost_run:
+    if not world.lost_run and len(world.network.begun) == 1:
         keys |= {key for number, key in world.fed if number in lives}
     if world.table_before is not None and world.lost_run:
         world.table.update(world.table_before)  # the run that it was for is lost
@@ -131,7 +162,7 @@ def _items(world: World) -> list[str]:
         problems.append(
             f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {letters[:9]}"
         )
-    if more := {key for key in set(world.table) - keys if not key.startswith("idle")}:
+    if more := {key for key in set(world.table) - keys if not key.startswith(("idle", "pushed"))}:
         problems.append(f"items of nowhere: {sorted(more)[:8]}")
     requests = {number: world.site.requests_of(number) for number in dead}
     if unsaid := [number for number in requests if not requests[number] & explained]:
@@ -168,9 +199,15 @@ def _fetches(world: World) -> list[str]:
         if "?own" in name:  # nor can this: it is each worker's own
             expected = len(world.workers)
         again += max(0, hits - expected * len(world.network.begun))
-    # CloseSpider gives a page back, and each worker starts with a robots.txt of its own.
-    allowed = world.voided + 4 * len(world.workers) * world.plan.settings["CONCURRENT_REQUESTS"]
+    most = world.plan.settings["CONCURRENT_REQUESTS"]
+    allowed = (
+        world.voided + (1 + ("close_spider" in world.plan.features)) * most
+    )  # a page given back
+    if {"sink_away", "sink_slow", "refused_rows"} & {*world.met, *world.plan.features}:
+        allowed += 4 * len(world.workers) * most  # pages that wait for a sink are fetched again
     problems = [f"doubled: {again} fetches more, {allowed:.0f} allowed"] if again > allowed else []
+    if world.network.largest > MAX_BYTES * 1.2:
+        problems.append(f"an exchange of {world.network.largest} bytes")
     void = {event.split()[1] for event in world.events if "leases are void" in event}
     if twice := [one for one in site.at_once if f"w{one[2]}" not in void]:
         problems.append(f"doubled: a worker fetches what it is fetching: {twice[:5]}")

@@ -41,6 +41,9 @@ LONGEST = 700.0
 
 MOST_WORKERS = 40
 
+AGE = 1.0
+"""Virtual seconds that a process takes until its crawl begins."""
+
 IDLE = 3.0
 """Virtual seconds of nothing to do after which people stop workers that would stay."""
 
@@ -100,6 +103,7 @@ class Worker:
     crawler: Any
     is_strange: bool = False
     run: bytes | None = None
+    started_at: float = 0.0
     task: asyncio.Task[None] | None = None
     reason: str = ""
     stopped: int = 0
@@ -131,6 +135,14 @@ class World:
     """What idle spiders have asked for: (worker, key)."""
     early: list[tuple[int, set[str]]] = field(default_factory=list)
     """Workers that closed as finished, and what was not in the sink by then."""
+    starting: set[int] = field(default_factory=set)
+    """Workers that read start()."""
+    left_starting: list[tuple[int, set[int]]] = field(default_factory=list)
+    """Workers that closed as finished, and which others were reading start()."""
+    finished_at: float = math.inf
+    """When the first worker closed as finished."""
+    closed_at: float = 0.0
+    """When the last worker closed."""
     voided: float = 0.0
     """How many leases may have been held by workers that others took for dead."""
     met: Counter[str] = field(default_factory=Counter)
@@ -150,7 +162,8 @@ class World:
         spiders.WORLD[:] = [self]
         asyncio.to_thread = run_here  # type: ignore[assignment]
         BaseSettings.copy = _copied  # type: ignore[method-assign, assignment]
-        origin.process_age = lambda: 1.0
+        origin.process_age = lambda: AGE
+        origin._processes_that_crawled.clear()
         time.process_time = lambda: 1.0
         report._MEMORY = Path("/dev/null")
         doubt.END = END
@@ -204,15 +217,15 @@ class World:
         context = contextvars.copy_context()
         context.run(WORKER.set, process)
         crawler = context.run(self._runner.create_crawler, spiders.SimulatedSpider)
-        worker = Worker(process, crawler, bool(arguments), self.network.first.run)
+        worker = Worker(process, crawler, bool(arguments), self.network.first.run, self.clock.now)
         self.workers.append(worker)
         self._is_lost = False
 
         def closed(reason: str) -> None:
             worker.reason = reason
+            self.closed_at = self.clock.now
             if reason == "finished" and not worker.is_strange:
-                missing = self.site.expected()[0] - self.table.keys()
-                self.early.append((worker.number, missing))
+                self._finished(worker)
             self._is_lost |= reason == "frontier_lost"
             self.say(f"w{worker.number} closed: {reason}")
 
@@ -221,6 +234,20 @@ class World:
         worker.task = context.run(self._runner.crawl, crawler, **arguments)
         worker.task.add_done_callback(lambda task: self._left(worker, task))
         return worker
+
+    def _finished(self, worker: Worker) -> None:
+        self.finished_at = min(self.finished_at, self.clock.now)
+        missing = self.site.expected()[0] - self.table.keys()
+        self.early.append((worker.number, missing))
+        alive = {one.number for one in self.workers if one.process.runs and not one.reason}
+        if starting := self.starting & alive - {worker.number}:
+            self.left_starting.append((worker.number, starting))
+        if "latecomer" in self.plan.features and not self._is_late:
+            self._is_late = True
+            self._later(self.chance.choice([0.001, 0.02, 0.2, 0.5]), self.start_worker)
+
+    _is_late = False
+    """A latecomer has come."""
 
     def _left(self, worker: Worker, task: asyncio.Task[None]) -> None:
         worker.error = None if task.cancelled() else task.exception()
@@ -338,7 +365,7 @@ class World:
     """What the sink held before the crawl began again."""
 
     def _later(self, at: float, action: Any) -> None:
-        asyncio.get_running_loop().call_later(at, action)
+        asyncio.get_running_loop().call_later(at, action, context=contextvars.Context())
 
     def is_complete(self) -> bool:
         return self.network.first.state == b"complete"
@@ -503,7 +530,7 @@ class World:
             return
         self.void(2 * len(self.alive()))
         old.cut_off |= {one.number for one in self.alive() if self.chance.random() < 0.5}
-        await asyncio.sleep(min(fault.lasts, 2.0))
+        await asyncio.sleep(min(fault.lasts, 5.0))
         old.cut_off.clear()
         runs |= self.network.runs(old)  # it may have begun one since
         self.network.end_split(old)
@@ -536,7 +563,7 @@ class World:
         await self._during(fault, [self], sink_slow=(True, False))
 
     async def _messages(self, fault: Fault, worker: Worker) -> None:
-        share = self.chance.choice([0.01, 0.05, 0.2])
+        share = self.chance.choice([0.05, 0.2, 0.4])
 
         def fate(command: Any) -> str:
             if self.chance.random() >= share:

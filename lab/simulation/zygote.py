@@ -1,8 +1,9 @@
 """A process that has imported and tried everything, and is forked for each crawl.
 
-``python -m lab.simulation.zygote SOCKET`` reads a JSON object a line (``seed``, and of
-`Plan.smaller` ``pages`` and ``without``), runs that crawl on the Redis behind the unix socket, and
-writes a JSON object a line: ``problems``, ``met``, ``events``, ``words``, and figures.
+``python -m lab.simulation.zygote SOCKET`` reads a JSON object a line (``seed``, of
+`Plan.smaller` ``pages`` and ``without``, and ``lua``, a folder of other scripts), runs that crawl
+on the Redis behind the unix socket, and writes a JSON object a line: ``problems``, ``met``,
+``events``, ``words``, and figures.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import signal
 import sys
 import traceback
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from lab.simulation.plan import draw
 from lab.simulation.verdict import judge
 from lab.simulation.world import World
+from scrapy_redisq.frontier import scripts
 
 CPU_SECONDS = 60
 """That one crawl may take."""
@@ -36,6 +40,9 @@ def crawl(task: dict[str, Any], path: str) -> dict[str, Any]:
     plan = plan.smaller(pages=task.get("pages"), without=without)
     if task.get("trace"):
         plan = replace(plan, traced=frozenset({"trace"}))
+    if lua := task.get("lua"):
+        scripts.load.cache_clear()
+        scripts.resources = SimpleNamespace(files=lambda package: Path(lua))  # type: ignore
     world = World(plan, path)
     try:
         world.run()
@@ -66,7 +73,7 @@ _rehearsals: list[World] = []
 
 def _rehearse(path: str) -> None:
     for seed in REHEARSED:
-        world = World(draw(seed), path)
+        world = World(draw(seed).smaller(pages=5), path)
         world.run()
         judge(world)
         _rehearsals.append(world)

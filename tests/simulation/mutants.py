@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.simulation.fleet import ROOT, Zygote, crawl_all, zygote
+from lab.simulation.fleet import ROOT, Zygote, zygote
 from lab.simulation.plan import Plan, draw
+from lab.simulation.verdict import VOIDING
 from tests.mutants.faults import MUTANTS, Mutant
 
 FOLDERS = ("worker/", "frontier/", "middlewares/")
@@ -40,7 +41,7 @@ def _all_of(*needs: Needs) -> Needs:
 
 
 def _several(plan: Plan) -> bool:
-    return plan.masters > 1
+    return plan.masters > 1 and plan.hosts > 1
 
 
 _losing = _one_of("lost_tail", "lost_script", "failover", "host_dies")
@@ -71,8 +72,17 @@ NEEDS: dict[str, Needs] = {
     "robots": _one_of("robots"),
     "has_ended": lambda plan: "again" in plan.features and "REDISQ_RUN" in plan.settings,
     "meta.run|throw_away|input.since|clear.lua|input.before": _one_of("again", "reset"),
+    "patient and": lambda plan: (
+        len(plan.workers) > 1
+        and plan.settings["REDISQ_LEASE_TTL"] <= 4
+        and any(one.kind in ("outage", "restart") and one.lasts >= 2 for one in plan.faults)
+        and not {one.kind for one in plan.faults} & set(VOIDING)
+    ),
     "patient": _all_of(_one_of("outage", "restart"), _one_of("join", "leave", "keep_alive")),
     "starting": _all_of(_one_of("slow_start"), lambda plan: len(plan.workers) > 1),
+    "wake": _all_of(_one_of("limits"), lambda plan: not plan.faults and len(plan.workers) > 1),
+    "is_news": lambda plan: not plan.faults and len(plan.workers) > 1,
+    "math.max.state.last, state.ends": _all_of(_one_of("limits"), _deaths),
     "rewound": _one_of("lost_tail", "lost_script"),
     "died": _one_of("poison"),
     "put_back": _one_of("kill", "stop", "leave"),
@@ -122,37 +132,41 @@ FIGURES = ("virtual", "calls", "hits", "events")
 """By which a crawl that went another way is known: each look at the clock moves it."""
 
 
+COMPARED = 5
+"""Crawls of each mutant that are compared with those without it."""
+
+
 @dataclass
 class Search:
-    """For one mutant: ``met`` of ``crawls`` went another way than without it, and ``problem`` is
-    what the last one was found by, "" if none was."""
+    """For one mutant: ``met`` of the first ones of ``crawls`` went another way than without it, and
+    ``problem`` is what the last one was found by, "" if none was."""
 
     crawls: int = 0
     met: int = 0
     problem: str = ""
 
 
-def _search(seeds: list[int], folder: Path, sound: Sound) -> Search:
+def _search(seeds: list[int], sound: Sound, one: Zygote, **more: str) -> Search:
     search = Search()
-
-    def told(result: dict[str, Any], one: Zygote) -> bool:
-        without = sound.crawl(result["seed"])
+    for seed in seeds:
+        try:
+            result = one.crawl({"seed": seed, "pages": PAGES, **more})
+        except AssertionError as error:  # it could not even begin
+            search.crawls, search.problem = 1, str(error)
+            return search
         search.crawls += 1
-        search.met += any(result.get(figure) != without.get(figure) for figure in FIGURES)
-        if result["problems"] and not without["problems"]:
-            search.problem = result["problems"][0]
-        return not search.problem
-
-    try:
-        crawl_all(({"seed": seed, "pages": PAGES} for seed in seeds), told, 1, folder)
-    except AssertionError as error:  # it could not even begin
-        search.crawls, search.problem = 1, str(error)
+        if search.crawls <= COMPARED or result["problems"]:
+            without = sound.crawl(seed)
+            search.met += any(result.get(figure) != without.get(figure) for figure in FIGURES)
+            if result["problems"] and not without["problems"]:
+                search.problem = result["problems"][0]
+                break
     return search
 
 
 def find(words: list[str], first: int, count: int) -> bool:
     """Print for each mutant how many crawls find it, of ``count`` that can meet it, with seeds from
-    ``first`` on, and how many of them it has changed. -> whether each was found."""
+    ``first`` on, and how many of the first ones it has changed. -> whether each was found."""
     missed = 0
     with tempfile.TemporaryDirectory(prefix="redisq-mutant-") as folder, zygote() as one:
         sound = Sound(one)
@@ -165,9 +179,14 @@ def find(words: list[str], first: int, count: int) -> bool:
             try:
                 file.write_text(mutant.apply(whole))
             except (OSError, ValueError) as error:
-                print(f"| `{mutant.name}` | stale | {error} |", flush=True)
+                print(f"| `{mutant.name}` | stale | | {error} |", flush=True)
                 continue
-            search = _search(_seeds(mutant, first, count), copy, sound)
+            seeds = _seeds(mutant, first, count)
+            if mutant.path.endswith(".lua"):
+                search = _search(seeds, sound, one, lua=str(copy / "scrapy_redisq/frontier"))
+            else:
+                with zygote(copy) as another:
+                    search = _search(seeds, sound, another)
             file.write_text(whole)
             missed += not search.problem
             number = search.crawls if search.problem else f"not in {search.crawls}"
