@@ -102,13 +102,15 @@ class Pace:
         enqueues: bool = True,
         within: float = math.inf,
         urgent: bool = False,
+        proof_at: float = -math.inf,
     ) -> float:
         """Seconds until the next exchange.
 
         ``low``: the worker has little left to start. ``waiting``: there is something to send,
         ``enqueues``: requests too, ``many``: enough for a whole exchange. ``busy``: it works on
         something, ``starting``: ``start()`` may have more. ``within``: seconds from now.
-        ``urgent``: as soon as may be.
+        ``urgent``: as soon as may be. ``proof_at``: when (time.monotonic()) an exchange will show
+        that nothing which the server has can be lost.
         """
         since = time.monotonic() - self._sent_at
         if many:
@@ -121,6 +123,9 @@ class Pace:
             return max(0.0, RUNNING_LOW - since)
         pauses = [self._heartbeat, BUSY if busy else self._idle]
         pauses.append(max(BUSY, self._overdue_in))
+        if not busy and proof_at > self._sent_at:
+            # The crawl may be waiting for that alone. It is tried once, then now and then.
+            pauses.append(proof_at - self._sent_at)
         if not self.listening:
             pauses.append(UNHEARD)
         if low and self.woken:

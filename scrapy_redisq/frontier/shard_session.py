@@ -63,7 +63,8 @@ class ShardSession:
     entries (None: no exchange is under way), with ``wants_suspect`` a suspect among them.
 
     ``asked_at``: when entries were last wanted. ``last``: the last reply since the worker has
-    joined. ``is_silent``: the last exchange had no answer, so the next one claims nothing.
+    joined. ``said_starting``: the last exchange said that the worker may add requests without a
+    page. ``is_silent``: the last one had no answer, so the next one claims nothing.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class ShardSession:
         self.is_silent = False
         self.is_void = False
         self.asks_since = 0.0
+        self.said_starting = False
         self._config = joined.config
         self._script = load("exchange", joined.config.backend)
         self._seen = seen_filter(joined.config).parameters()
@@ -340,17 +342,19 @@ class ShardSession:
         """Seconds until the next exchange of a worker with this ``demand``."""
         run = self.run_session
         waiting = len(self)
+        is_news = self.said_starting and not self.may_add()[0]
         return self.pace.pause(
             low=demand.low and self._may_ask(),
             within=math.inf if demand.within is None else demand.within,
             urgent=demand.urgent,
-            waiting=waiting > 0,
+            waiting=waiting > 0 or is_news,
             enqueues=self.outgoing.requests > 0,
             many=waiting >= MAX_OPERATIONS,
             # A worker that runs low is busy as soon as a shard that has enough has answered.
             busy=run.worker.is_busy()
             or (demand.low and any(session.has_enough() for session in run.sessions)),
             starting=run.worker.starting()[0],
+            proof_at=self.resend.proof_at,
         )
 
     def may_add(self) -> tuple[bool, bool]:

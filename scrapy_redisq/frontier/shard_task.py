@@ -177,6 +177,7 @@ def _next_call(
 ) -> Call[Reply]:
     run = session.run_session
     starting, seeded = session.may_add()
+    session.said_starting = starting
     told: dict[str, Any] = {"pages": run.worker.pages, "items": run.worker.items}
     if session is run.sessions[0] and (report := run.worker.report()):
         told["report"] = report

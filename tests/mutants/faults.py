@@ -104,6 +104,12 @@ MUTANTS = [
     ),
     *_of(
         "frontier/shard_session.py",
+        RUN_SESSION,
+        ("waiting > 0 or is_news", "waiting > 0"),
+        ("self.resend.proof_at", "0.0"),
+    ),
+    *_of(
+        "frontier/shard_session.py",
         PROTOCOL,
         "reply.leases = [lease for lease in reply.leases if lease.id not in self.held]",
     ),

@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, ServerBusy
-from scrapy_redisq.frontier import admin, calls, listener, pace
+from scrapy_redisq.frontier import admin, calls, listener, pace, shard_session, shard_task
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix, meta_key, wake_channel
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
@@ -501,6 +501,39 @@ async def test_one_shard_at_a_time_is_asked_where_each_has_enough(
         at_once = [meal[0] for meal in meals if len(meal) == 1]
         assert len(at_once) >= 4, meals
         assert set(at_once) == {(0, 9), (1, 9), (2, 9)}
+
+
+@in_a_loop
+async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several servers: what it was waiting for is found out when it can be, said to all shards, and
+    not left to the pauses of a worker that has nothing to do."""
+    for name in ("IDLE_FIRST", "IDLE_LAST", "BUSY", "UNHEARD"):
+        monkeypatch.setattr(pace, name, 3_600.0)
+    for module in (shard_session, shard_task):
+        monkeypatch.setattr(module, "HOLD", 3_600.0)
+    name = "books6"  # whose shards are called 0, 1 and 2 also on several servers
+
+    puppet, config = Puppet(9), replace(THREE, spread=True)
+    client = client_of(redis_server)
+    async with joined(client, name=name, config=config, ttl=14_400.0, rewind=0.3) as run:
+        run.start(puppet)
+        send(run, "start", shard=0)
+        await until(lambda: puppet.leases, "claimed")
+        ((session, lease),) = puppet.leases
+        link = request(run, "link", 1)
+        link = replace(link, page=lease.id, link=run.link_to(link.slot, session))
+        run.enqueue(link)
+        run.wake()
+        await until(lambda: len(puppet.leases) == 2, "the link is claimed")
+        session.finish(Finish(lease.id, "done"), links=[link])
+        del puppet.leases[0]
+        puppet.finish()
+        run.wake()
+        await until(lambda: puppet.is_complete, "complete")
+        await run.stop()
+        assert await run.leave()
 
 
 # What others say
