@@ -10,6 +10,7 @@ import os
 import pkgutil
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import pytest
 
 import scrapy_redisq
 from lab.launcher import fork
-from lab.servers import RedisServer
+from lab.servers import RedisServer, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
@@ -126,6 +127,42 @@ def test_sink_of_your_own(redis_server: RedisServer, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "books.jsonl").read_text().splitlines()]
     assert sorted(line["url"] for line in lines) == sorted(pages)
     assert len({line["key"] for line in lines}) == len(pages) >= 30
+
+
+def test_moving_from_scrapy_redis(redis_server: RedisServer, tmp_path: Path) -> None:
+    """The settings and the spider of the page crawl what the old list has, and fill the list of
+    items that scrapy-redis filled."""
+    page = "docs/howto/scrapy-redis.md"
+    settings, spider = blocks(page, "python")
+    (tmp_path / "shop/spiders").mkdir(parents=True)
+    (tmp_path / "shop/settings.py").write_text(
+        settings.replace("redis://localhost:6379/0", redis_server.url)
+        + "SPIDER_MODULES = ['shop.spiders']"
+    )
+    (tmp_path / "shop/spiders/books.py").write_text(spider)
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
+    (command,) = "".join(blocks(page, "sh")).splitlines()
+    reading, _, pushing = command.partition(" | ")
+    program, name, *words = shlex.split(reading)
+    assert (program, name) == ("redis-cli", "LRANGE")
+    log = tmp_path / "log"
+    with Site(linked_pages(20)) as site, redis_server.client(decode_responses=True) as client:
+        client.rpush("books:start_urls", f"{site.url}/", f"{site.url}/7")
+        urls = "\n".join(client.execute_command(name, *words))
+        assert pushing == "scrapy redisq push books -"
+        push = [sys.executable, "-m", *shlex.split(pushing)]
+        said = subprocess.check_output(push, input=urls, cwd=tmp_path, text=True)
+        assert said == "books: 2 new requests, 0 duplicates\n"
+        worker = fork("scrapy", ["crawl", "books"], tmp_path, log, ENVIRONMENT)
+        try:
+            wait_until(lambda: client.llen("books:items") >= 20, 100, f"items come, see {log}")
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(100) == 0
+        finally:
+            worker.kill()
+        assert {json.loads(item)["url"] for item in client.lrange("books:items", 0, -1)} == {
+            site.url + path for path in site.counts() if path != "/robots.txt"
+        }
 
 
 def check_fields(status: object) -> None:
