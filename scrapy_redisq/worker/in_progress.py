@@ -268,8 +268,8 @@ class InProgress:
             self._told_of_login = True
             logger.warning(
                 "A POST to %.300s has been answered with a cookie, which other workers do not "
-                "have. If it is a login, let each worker log in by itself, by "
-                "engine.download_async() in start(), or hand the cookie on with each request "
+                "have. If it is a login, let each worker log in by itself, in a downloader "
+                "middleware (docs/howto/sessions.md), or hand the cookie on with each request "
                 "(cookies=)",
                 response.url,
             )

@@ -21,7 +21,7 @@ import pytest
 import scrapy_redisq
 from lab.launcher import fork
 from lab.servers import RedisServer, wait_until
-from lab.site import Site, linked_pages
+from lab.site import Answer, Hit, Site, linked_pages
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.settings.setting import settings_of
@@ -163,6 +163,45 @@ def test_moving_from_scrapy_redis(redis_server: RedisServer, tmp_path: Path) -> 
         assert {json.loads(item)["url"] for item in client.lrange("books:items", 0, -1)} == {
             site.url + path for path in site.counts() if path != "/robots.txt"
         }
+
+
+class Shop(Site):
+    """Pages for those who have logged in, which takes a while."""
+
+    def answer(self, hit: Hit) -> Answer | str | None:
+        if hit.path == "/login":
+            return Answer("in", headers={"Set-Cookie": "session=1; Path=/"}, delay=1)
+        if "session=1" not in hit.headers.get("cookie", ""):
+            return Answer("log in first", status=403)
+        return self.page(hit.path)
+
+
+def test_login(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Each worker with the middleware of docs/howto/sessions.md logs in before its first page."""
+    middleware, setting = blocks("docs/howto/sessions.md", "python")
+    spider = next(block for block in blocks("docs/tutorial/first-crawl.md", "python"))
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/__init__.py").touch()
+    (tmp_path / "shop/middlewares.py").write_text(middleware)
+    (tmp_path / "shop/settings.py").write_text(
+        f"{setting}\nADDONS = {{'scrapy_redisq.Addon': 500}}\nDOWNLOAD_DELAY = 0.1\n"
+        f"REDISQ_URL = {redis_server.url!r}\n"
+    )
+    (tmp_path / "books.py").write_text(spider)
+    environment = {**ENVIRONMENT, "SCRAPY_SETTINGS_MODULE": "shop.settings"}
+    with Shop(linked_pages(40)) as site:
+        workers = []
+        for name in ("first", "second"):
+            arguments = ["runspider", "books.py", "-a", f"site={site.url}/"]
+            arguments += ["-s", f"USER_AGENT={name}"]
+            log = tmp_path / f"{name}.log"
+            workers.append(fork("scrapy", arguments, tmp_path, log, environment))
+            wait_until(lambda: len(site.hits) > 2, 100, f"pages are fetched, see {log}")
+        assert [worker.wait(100) for worker in workers] == [0, 0]
+    pages = [hit for hit in site.hits if hit.path != "/login"]
+    assert len(pages) > 40
+    assert all("session=1" in hit.headers["cookie"] for hit in pages)
+    assert {hit.agent for hit in pages} == {"first", "second"}
 
 
 def check_fields(status: object) -> None:
