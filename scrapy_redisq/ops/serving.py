@@ -20,6 +20,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KEPT_ALIVE = 20.0
 """Seconds for which a connection without a request is kept."""
 
+MOST_SILENT = 500
+"""Connections on which nothing is asked just now. Each is an open file, of which a process may have
+1,024 on most systems; beyond that it would accept none, not even that of a probe."""
+
 PATIENCE = 2.0
 """Seconds that a question waits for a thread; autoscalers and Prometheus wait for 3 to 10."""
 
@@ -46,12 +50,38 @@ async def in_thread(threads: Executor, what: Callable[[], T]) -> T:
 @contextlib.asynccontextmanager
 async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
     """Answers at ``host`` and ``port`` (0: a free one) while the context lasts; gives the port that
-    it is. Raises OSError if it cannot listen."""
+    it is. Of more than `MOST_SILENT` connections the oldest are closed. Raises OSError if it cannot
+    listen."""
+    silent: dict[web.RequestHandler, None] = {}
+    """The oldest come first. Of those that have ended some are still in it."""
+
+    @web.middleware
+    async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
+        silent.pop(request.protocol, None)
+        try:
+            return await handler(request)
+        finally:
+            silent[request.protocol] = None
+
+    app.middlewares.insert(0, noted)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, keepalive_timeout=KEPT_ALIVE)
     await runner.setup()
+    answering, loop = runner.server, asyncio.get_running_loop()
+    assert answering is not None
+
+    def connected() -> web.RequestHandler:
+        protocol = answering()
+        silent[protocol] = None
+        while len(silent) > MOST_SILENT:
+            oldest = next(iter(silent))
+            del silent[oldest]
+            loop.call_soon(oldest.force_close)  # it may be so new that it has no transport yet
+        return protocol
+
     try:
-        await web.TCPSite(runner, host, port).start()
-        yield runner.addresses[0][1]
+        server = await loop.create_server(connected, host, port)
+        with contextlib.closing(server):
+            yield server.sockets[0].getsockname()[1]
     finally:
         await runner.cleanup()
 

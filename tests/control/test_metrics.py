@@ -7,6 +7,7 @@ import http.client
 import json
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Finish
+from scrapy_redisq.ops import serving
 from scrapy_redisq.ops.metrics.exporter import make_app
 from scrapy_redisq.ops.metrics.exposition import Exposition
 from scrapy_redisq.ops.metrics.families import METRICS
@@ -57,6 +59,33 @@ def exporter(url: str) -> Iterator[Get]:
                 return answer.status, answer.read().decode()
 
         yield get
+
+
+def test_connections_that_ask_nothing(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep no probe from its answer: the oldest are closed, also after a request."""
+    monkeypatch.setattr(serving, "MOST_SILENT", 10)
+    ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with (
+        open_server(redis_server.url) as server,
+        contextlib.closing(Answering(lambda: make_app(server))) as running,
+        contextlib.ExitStack() as opened,
+    ):
+
+        def connect() -> socket.socket:
+            return opened.enter_context(socket.create_connection(("127.0.0.1", running.port), 10))
+
+        asked = connect()
+        asked.sendall(ask)
+        assert asked.recv(1_000).startswith(b"HTTP/1.1 200")
+        silent = [connect() for _ in range(30)]
+        silent[-1].sendall(ask)
+        assert silent[-1].recv(1_000).startswith(b"HTTP/1.1 200")
+        assert (asked.recv(1), silent[0].recv(1)) == (b"", b"")
+        silent[-2].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            silent[-2].recv(1)
 
 
 def crawl(frontier: Frontier) -> Member:
