@@ -40,7 +40,7 @@ def main() -> int:
         "command", choices=[*COMMANDS, "all"], metavar="COMMAND", help=argparse.SUPPRESS
     )
     parser.add_argument("--quick", action="store_true", help="the smallest size, within seconds")
-    parser.add_argument("--report", action="store_true", help="write RESULTS.md and its plots")
+    parser.add_argument("--report", action="store_true", help="write RESULTS.md")
     options = parser.parse_args()
     workers.forked = options.quick
     console = Console()

@@ -1,4 +1,4 @@
-"""``RESULTS.md`` and its plots, from the JSON files of the full runs."""
+"""``RESULTS.md``, from the JSON files of the full runs."""
 
 from __future__ import annotations
 
@@ -6,89 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import COMMANDS, plots
+from benchmarks import COMMANDS
 from benchmarks.common import RESULTS, shown
-from benchmarks.crawl import ROUND_TRIPS
-from benchmarks.crawls.workers import (
-    MEMORY,
-    REDISQ_BLOOM,
-    REDISQ_EXACT,
-    SCRAPY_REDIS,
-    SCRAPY_REDIS_BLOOM,
-)
 
 Json = dict[str, Any]
 
 
-def draw(results: dict[str, Json]) -> dict[str, tuple[str, str]]:
-    """Draw what there are results for; -> the plots' titles and SVG by result."""
-    drawn = {}
-    makers = {"crawl": _crawl_plot, "memory": _memory_plot, "growth": _growth_plot}
-    for name, make in makers.items():
-        if name in results and (plot := make(results[name]["rows"])):
-            drawn[name] = plot
-    return drawn
-
-
-def _crawl_plot(rows: list[Json]) -> tuple[str, str] | None:
-    title = "Pages per second of one worker, by distance from Redis"
-    series = {}
-    for variant in (REDISQ_BLOOM, REDISQ_EXACT, SCRAPY_REDIS, SCRAPY_REDIS_BLOOM, MEMORY):
-        at = {
-            row["round trip ms"]: row["pages/s"]
-            for row in rows
-            if row["site"] == "generated" and row["variant"] == variant.name
-        }
-        if at:
-            series[variant.name] = [at.get(round_trip) for round_trip in ROUND_TRIPS]
-    if not series:
-        return None
-    ticks = [str(round_trip) for round_trip in ROUND_TRIPS]
-    x_title = "added round trip in ms; pages of 50 links; logarithmic"
-    return title, plots.lines(title, x_title, ticks, series, log=True)
-
-
-def _memory_plot(rows: list[Json]) -> tuple[str, str] | None:
-    """Of the rows about seen URLs: their texts, and their first figure."""
-    title = "Bytes of Redis memory for each seen URL"
-    values = {
-        text: figure
-        for row in rows
-        if "seen" in (text := _text(row)).lower() and (figure := _first(row, float)) is not None
-    }
-    if not values:
-        return None
-    return title, plots.bars(title, values, "B", ours=lambda name: "scrapy-redis:" not in name)
-
-
-def _growth_plot(rows: list[Json]) -> tuple[str, str] | None:
-    title = "Redis time of an exchange, by the length of the queue"
-    lengths = sorted({row["queued"] for row in rows if row["series"] == "queue"})
-    series: dict[str, list[float | None]] = {}
-    for row in rows:
-        if row["series"] == "queue":
-            size = row["of each"]
-            name = f"µs, {size} of each"
-            points = series.setdefault(name, [None] * len(lengths))
-            points[lengths.index(row["queued"])] = row["µs an exchange"]
-    if not series:
-        return None
-    ticks = [f"{length:,}" for length in lengths]
-    return title, plots.lines(
-        title, "requests queued; of each: enqueues, claims, finishes", ticks, series
-    )
-
-
-def _text(row: Json) -> str:
-    return " ".join(value for value in row.values() if isinstance(value, str))
-
-
-def _first(row: Json, kind: type[float | int]) -> Any:
-    return next((value for value in row.values() if type(value) is kind), None)
-
-
 FILE = RESULTS.parent / "RESULTS.md"
-PLOTS = RESULTS.parent / "plots"
 
 COMMAND_OF = {part: command for command, (parts, _) in COMMANDS.items() for part in parts}
 
@@ -139,15 +63,12 @@ WHY = {
 
 
 def write() -> None:
-    """Write ``RESULTS.md`` and the plots; commands that have not been run in full are left out."""
+    """Write ``RESULTS.md``; commands that have not been run in full are left out."""
     results = read()
     if not results:
         print(f"nothing to report: {RESULTS} has no result of a full run")
         return
-    drawn = draw(results)
-    for name, (_, svg) in drawn.items():
-        plots.write(PLOTS / f"{name}.svg", svg)
-    FILE.write_text("\n".join(document(results, drawn)), encoding="utf-8")
+    FILE.write_text("\n".join(document(results)), encoding="utf-8")
     print(f"written to {FILE}")
 
 
@@ -157,7 +78,7 @@ def read() -> dict[str, Json]:
     return {part: json.loads(file.read_text()) for part, file in files.items() if file.exists()}
 
 
-def document(results: dict[str, Json], drawn: dict[str, tuple[str, str]]) -> Iterator[str]:
+def document(results: dict[str, Json]) -> Iterator[str]:
     yield "# Results\n"
     yield "Written by `python -m benchmarks all --report`. What each command measures, and what"
     yield "was found to cost what, is in [README.md](README.md). Ratios are what counts.\n"
@@ -173,8 +94,6 @@ def document(results: dict[str, Json], drawn: dict[str, tuple[str, str]]) -> Ite
     for name, result in results.items():
         yield f"\n## {name}: {result['title']}\n"
         yield f"`python -m benchmarks {COMMAND_OF[name]}`, {result['date'][:10]}\n"
-        if name in drawn:
-            yield f"![{drawn[name][0]}](plots/{name}.svg)\n"
         yield from _table(result["columns"], result["rows"])
         if result["targets"]:
             yield "\n| goal | wanted | measured | |\n|---|---:|---:|---|"

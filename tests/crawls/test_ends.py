@@ -9,7 +9,7 @@ import pytest
 import scrapy
 
 from lab.servers import RedisServer, wait_until
-from lab.site import Answer, Site, linked_pages
+from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.fields import loads_fields
 from tests.harness.crawl import Run, several
@@ -186,32 +186,6 @@ def test_what_is_cancelled(crawl: Run, redis_server: RedisServer, where: str) ->
     }
     items = {item["url"].rpartition("/")[2] for item in worker.items()}
     assert items >= {"async_generator", "generator", "fine"}
-
-
-def test_a_page_that_downloads_its_own_request(
-    crawl: Run, redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """A callback downloads the request that it was called for on the side: its page is not done
-    before the callback is."""
-    go, name = tmp_path / "go", "own_request"
-    with Site(linked_pages(1)) as site, Frontier.from_url(redis_server.url, name) as frontier:
-        worker = crawl(name, site, {"GO": go})
-        wait_until(lambda: len(site.hits) == 2, 30, "the second download")
-        # Told with one of the exchanges that a worker with nothing else to say has each second.
-        before = exchanges(redis_server)
-        wait_until(lambda: exchanges(redis_server) >= before + 2, 30, "two exchanges")
-        assert (frontier.status()["leased"], frontier.status()["finished"]) == (1, 0)
-        go.touch()
-        worker.wait()
-        assert frontier.status()["finished"] == 1
-    assert (worker.reason, len(worker.items())) == ("finished", 1)
-    assert "Error while" not in worker.log
-
-
-def exchanges(server: RedisServer) -> int:
-    """How many scripts the server has run."""
-    with server.client() as client:
-        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
 def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -> None:

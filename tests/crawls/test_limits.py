@@ -499,15 +499,6 @@ def test_limits_of_what_no_lease_stands_for(
         assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
 
 
-def test_answers_that_are_not_downloaded(crawl: Run) -> None:
-    """A middleware that answers itself, as a cache does: the next request of a limited slot need
-    not wait until the spider is done with the answer."""
-    with Site(lambda path: Answer("x")) as site:
-        given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": {"delay": 0.01}})}
-        worker = crawl("answered", site, given).wait()
-    assert (worker.reason, len(worker.items()), site.hits) == ("finished", 3, [])
-
-
 def test_slow_answers_do_not_slow_a_slot(crawl: Run, redis_server: RedisServer) -> None:
     """Downloads begin as often as the delay allows, however long they take."""
     all_asked = threading.Event()

@@ -24,7 +24,8 @@ def test_f01_kill_at_random(rig: Rig) -> None:
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
 
 
-@pytest.mark.parametrize("ttls", [0, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("ttls", [0, 2])
 def test_f02_kill_all(rig: Rig, ttls: int) -> None:
     """All workers are killed at half, and started again: at once, or when their TTL is over."""
     rig.set_up(ttl=rig.size.pick(2, 6), delay=rig.size.pick(0.05, 0), hold=True)
@@ -73,11 +74,12 @@ def test_f03_terminate_one_of_four(rig: Rig) -> None:
     assert_survived(rig, refetch=0)
 
 
+@pytest.mark.full
 def test_f05_poison(rig: Rig) -> None:
     """A page kills its process each time: it alone becomes a dead letter."""
     deliveries = int(rig.size.pick(3, 5))
     pages = int(rig.size.pick(125, 1_000))
-    rig.set_up(pages=pages, ttl=1, hold=True, REDISQ_MAX_DELIVERIES=deliveries)
+    rig.set_up(pages=pages, ttl=3, hold=True, REDISQ_MAX_DELIVERIES=deliveries)
     fleet = [rig.worker(poison="13") for _ in range(rig.size.workers)]
 
     def buried() -> bool:

@@ -160,7 +160,8 @@ def drained(
     )
 
 
-@pytest.mark.parametrize("how", [pytest.param("flushall", marks=pytest.mark.full), "empty"])
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["flushall", "empty"])
 def test_f12_frontier_lost(rig: Rig, how: str) -> None:
     """FLUSHALL, or a restart without data: all close as frontier_lost, none as finished."""
     rig.set_up(delay=rig.size.pick(0.2, 0.05))

@@ -214,6 +214,10 @@ MUTANTS = [
         LIMITS,
         "state.last = math.max(state.last, state.ends)",
         "if state.ends > NOW then return look_again(slot, state.ends) end",
+    ),
+    *_of(
+        TURNS,
+        "tests/control/test_slots.py",
         (
             "if left >= 0 then set_tokens(worker, slot, state, tokens) else most = 0 end",
             "set_tokens(worker, slot, state, tokens)",
@@ -223,6 +227,10 @@ MUTANTS = [
         BACKOFF,
         "tests/crawls/test_backoff.py",
         ("local is_news = NOW - since >= state.failed", "local is_news = true"),
+    ),
+    *_of(
+        BACKOFF,
+        "tests/control/test_why.py",
         "state.parked = math.max(state.parked, NOW + math.max(0, asked))",
     ),
     *_of(

@@ -48,23 +48,22 @@ def uses(text: str, name: str) -> bool:
     return re.search(rf"(?<![.\w]){name}{call}", code) is not None
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_a_head_includes_what_the_file_uses(name: str) -> None:
+def test_a_head_includes_what_the_file_uses() -> None:
     """Neither less, as it would fail when it gets there, nor more, as each file costs time."""
-    text = FILES[name]
-    included = includes_of(text)
-    assert {entry.rpartition("=")[2] for entry in included} <= {*SHARED, "shared/seen/BACKEND"}
-    own = definitions(text)
-    used = {
-        room
-        for room in SHARED
-        if room not in (name, *ALWAYS)
-        and not room.startswith("shared/seen/")
-        and any(uses(text, word) for word in definitions(FILES[room]) - own - {"redis"})
-    }
-    functions = {entry for entry in included if "=" in entry}
-    assert set(included) - functions == used
-    assert all(uses(text, entry.partition("=")[0]) for entry in functions)
+    for name, text in FILES.items():
+        included = includes_of(text)
+        assert {entry.rpartition("=")[2] for entry in included} <= {*SHARED, "shared/seen/BACKEND"}
+        own = definitions(text)
+        used = {
+            room
+            for room in SHARED
+            if room not in (name, *ALWAYS)
+            and not room.startswith("shared/seen/")
+            and any(uses(text, word) for word in definitions(FILES[room]) - own - {"redis"})
+        }
+        functions = {entry for entry in included if "=" in entry}
+        assert set(included) - functions == used, name
+        assert all(uses(text, entry.partition("=")[0]) for entry in functions), name
 
 
 def test_a_name_is_defined_once() -> None:
@@ -76,23 +75,24 @@ def test_a_name_is_defined_once() -> None:
                 assert owners.setdefault(word, name) == name
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_what_is_included_is_there_once(name: str) -> None:
+def test_what_is_included_is_there_once() -> None:
     """Also where several files include it, and before each file that does."""
-    text, codes = source(name, "bitmap"), {file: COMMENT.sub("", FILES[file]) for file in SHARED}
-    found = [file for file in SHARED if codes[file] in text and not file.startswith("shared/seen/")]
-    assert set(found) >= set(ALWAYS)
-    for file in found:
-        assert text.count(codes[file]) == 1
-        for included in includes_of(FILES[file]):
-            path = included.rpartition("=")[2].replace("BACKEND", "bitmap")
-            assert text.index(codes[path]) < text.index(codes[file])
+    codes = {file: COMMENT.sub("", FILES[file]) for file in SHARED}
+    for text in (source(name, "bitmap") for name in SCRIPTS):
+        found = [file for file in SHARED if codes[file] in text and "/seen/" not in file]
+        assert set(found) >= set(ALWAYS)
+        for file in found:
+            assert text.count(codes[file]) == 1
+            for included in includes_of(FILES[file]):
+                path = included.rpartition("=")[2].replace("BACKEND", "bitmap")
+                assert text.index(codes[path]) < text.index(codes[file])
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_server_takes_the_script(client: redis.Redis, name: str) -> None:
+@pytest.mark.servers("every")
+def test_a_server_takes_each_script(client: redis.Redis) -> None:
     """It is Lua, with no more local names than a server allows."""
-    backends = BACKENDS if source(name, "exact") != source(name, "bitmap") else [""]
-    for backend in backends:
-        script = load(name, backend)
-        assert client.script_load(script.text) == script.sha
+    for name in SCRIPTS:
+        backends = BACKENDS if source(name, "exact") != source(name, "bitmap") else [""]
+        for backend in backends:
+            script = load(name, backend)
+            assert client.script_load(script.text) == script.sha, name

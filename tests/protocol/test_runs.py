@@ -456,6 +456,26 @@ class TestEnd:
             assert not heir.joined.new
             assert crawl(heir) == ["a", "b", "c"]
 
+    def test_a_sealed_shard_takes_nothing(self, client: redis.Redis) -> None:
+        """What a worker that has just joined wants to add to a shard that was looked at for the
+        last time is not taken before the shard has been opened."""
+        config = replace(EXACT, shards=3)
+        former = join(client, config)
+        former.exchange_all()
+        expire(client, former)
+        first = execute(client, calls.complete(NAME, 0))
+        seal = calls.complete(NAME, 1, run=first.run, seal=first.number)
+        assert (first.what, execute(client, seal).what) == ("sealed", "sealed")
+        slot = next(f"{n}" for n in range(99) if shard_of(f"{n}", 3) == 1)
+        worker = join(client, config, terms=RunTerms(keep_alive=True))
+        worker.enqueue("late", slot=slot)
+        session = worker.sessions[1]
+        reply = execute(client, session.call(want=0, room=None))
+        assert (reply.status, reply.accepted) == ("sealed", [])
+        session.received(reply)
+        worker.exchange(shard=1)
+        assert [lease.entry for lease in worker.claim(1, shard=1)] == [b"late"]
+
     def test_a_beginning_that_is_cut_off(
         self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
     ) -> None:

@@ -206,8 +206,8 @@ def test_the_server_is_set_up_to_keep_data_and_to_be_private(folder: Path) -> No
 
 
 def test_processes_that_start_at_once_start_one_server(folder: Path, users: list[User]) -> None:
-    """Eight users join at the same moment: one server; they leave at once: no server."""
-    users += [User(folder) for _ in range(8)]
+    """Five users join at the same moment: one server; they leave at once: no server."""
+    users += [User(folder) for _ in range(5)]
     for user in users:
         user.be_ready()
     for user in users:
@@ -223,13 +223,13 @@ def test_processes_that_start_at_once_start_one_server(folder: Path, users: list
 
 
 def test_joining_while_others_leave_always_yields_a_server_with_all_data(folder: Path) -> None:
-    """Four processes come and go six times each: every visit is counted, nothing is left."""
+    """Four processes come and go four times each: every visit is counted, nothing is left."""
     said = folder.with_name("said")
-    processes = [fork(USER, [str(folder), "6"], ROOT, said, os.environ) for _ in range(4)]
+    processes = [fork(USER, [str(folder), "4"], ROOT, said, os.environ) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0], said.read_text()
     assert servers_of(folder) == []
     with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
-        assert client.get("visits") == b"24"
+        assert client.get("visits") == b"16"
 
 
 def test_the_server_outlives_who_started_it_and_ends_with_the_last(

@@ -462,6 +462,8 @@ class TestStart:
             monkeypatch.delitem(sys.modules, f"scrapy_redisq.pipelines.parquet.{module}", False)
             monkeypatch.delattr(parquet, module, False)
         monkeypatch.setitem(sys.modules, missing, None)
+        # Where another test has used it.
+        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", False)
         error = self.open(url)
         assert error.startswith("SettingError: ")
         assert extra in error

@@ -1,7 +1,6 @@
 """Spiders whose pages end before they are done: what is cancelled, spiders closed."""
 
 import asyncio
-from pathlib import Path
 
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
@@ -320,40 +319,6 @@ class Cancelled(Follow):
             yield {"url": response.url}
 
     def parse(self, response):
-        yield {"url": response.url}
-
-
-class OwnRequest(Follow):
-    """Downloads its own request once more on the side, and goes on when the file GO is there."""
-
-    name = "own_request"
-
-    async def parse(self, response):
-        await download(self, response.request)
-        while not Path(self.settings["GO"]).exists():
-            await asyncio.sleep(0.05)
-        yield {"url": response.url}
-
-
-class Answers:
-    """Answers each request in the place of its host."""
-
-    def process_request(self, request, spider=None):
-        return scrapy.http.TextResponse(request.url, body=b"")
-
-
-class Answered(Follow):
-    """None of its callbacks ends before all have begun."""
-
-    name = "answered"
-    first = "/0 /1 /2"
-    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Answers: 1}}
-    begun = 0
-
-    async def parse(self, response):
-        self.begun += 1
-        while self.begun < 3:
-            await asyncio.sleep(0.01)
         yield {"url": response.url}
 
 
