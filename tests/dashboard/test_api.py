@@ -116,12 +116,13 @@ def test_hosts(dashboard: Served, frontier: Frontier) -> None:
         assert dashboard.ask(f"{CRAWL}/hosts?{wrong}").status == 400
 
 
-@pytest.mark.parametrize("slot", ["", "{a}", "{", "a/b", "%7B", "a b?#", "ü", "..x", MARKUP])
+@pytest.mark.parametrize("slot", ["", "{a}", "{", "a/b", "%7B", "a b?#", "Ü", "..x", MARKUP])
 def test_a_host_of_any_name(dashboard: Served, frontier: Frontier, slot: str) -> None:
     """It is found by it, and ruled."""
     frontier.push([{"url": "https://a.example/", "meta": {"download_slot": slot}}])
     one = dashboard.get(f"{CRAWL}/hosts/{quote(slot, safe='')}")
     assert (one["slot"], one["queued"]) == (slot, 1)
+    assert hosts(dashboard, q=slot) == [slot]
     assert dashboard.post(f"{CRAWL}/hosts", {"action": "pause", "hosts": [slot]})["changed"] == 1
     assert dashboard.get(f"{CRAWL}/hosts/{quote(slot, safe='')}")["states"] == ["paused"]
 

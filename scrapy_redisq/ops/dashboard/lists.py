@@ -53,7 +53,7 @@ class HostMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: Literal["", "trouble", "paused", "set_aside", "parked", "failing", "limited"] = ""
 
     def __call__(self, slot: SlotStatus) -> bool:
-        if self.q.strip().lower() not in slot.slot:
+        if self.q.strip().lower() not in slot.slot.lower():
             return False
         if self.state == "trouble":
             return slot.in_trouble
