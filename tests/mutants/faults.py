@@ -110,7 +110,7 @@ MUTANTS = [
     ),
     *_of(
         "frontier/shard_session.py",
-        PROTOCOL,
+        "tests/protocol/test_defence.py",
         "reply.leases = [lease for lease in reply.leases if lease.id not in self.held]",
     ),
     *_of(
