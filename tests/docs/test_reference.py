@@ -46,3 +46,11 @@ def test_meta_keys() -> None:
     """meta.md has the keys that are this package's own."""
     named = re.findall(r"^\| `(redisq_\w+)`", (REFERENCE / "meta.md").read_text("utf-8"), re.M)
     assert named == [DELAY_KEY, ID_KEY]
+
+
+def test_errors() -> None:
+    """errors.md quotes messages as the code has them."""
+    rows = re.findall(r"^\| `(.*?)` \|", (REFERENCE / "errors.md").read_text("utf-8"), re.M)
+    said = [" ".join(text.split()) for text in texts()]
+    assert len(rows) > 15
+    assert [row for row in rows if not any(row in text for text in said)] == []
