@@ -9,11 +9,12 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import zip_longest
 from typing import Any
 
 from rich import box
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
@@ -28,8 +29,8 @@ PIPE_WIDTH = 120
 LONGEST_LINE = 80
 """Columns of sentences: longer lines are hard to read."""
 
-NARROWEST = 8
-"""Columns of a table's column that is folded."""
+NARROWEST, GAP = 8, 2
+"""Columns of a table's column that is folded, and between two of them."""
 
 NO_LOSS = 1e-12
 """Expected loss below which it is not worth a word: less than one URL in any crawl."""
@@ -90,9 +91,30 @@ def known(value: Any, text: Callable[[Any], str] = "{:,.1f}".format) -> str:
     return "" if value is None else text(value)
 
 
+class _Rows:
+    """A table; on a terminal of less than ``least`` columns each value has a line of its own."""
+
+    def __init__(self, table: Table, least: int) -> None:
+        self._table, self._least = table, least
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.max_width >= self._least:
+            yield self._table
+            return
+        names = [str(column.header).split("\n") for column in self._table.columns]
+        width = max(len(name) for lines in names for name in lines)
+        for row in zip(*(column.cells for column in self._table.columns), strict=True):
+            for lines, cell in zip(names, row, strict=True):
+                assert isinstance(cell, Text)
+                for name, value in zip_longest(lines, cell.split("\n"), fillvalue=""):
+                    if value:
+                        yield Text.assemble((f"{name:<{width}}  ", "dim"), value, overflow="fold")
+            yield Text("")
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: Collection[str] = ()
-) -> Table:
+) -> RenderableType:
     """A table. The first column and those in ``left`` hold words, which are folded where they do
     not fit; the others hold numbers, which stay whole. An empty column is left out."""
     rows = list(rows)
@@ -105,15 +127,23 @@ def table(
         header_style="dim",
         border_style="dim",
     )
+    widths = []
     for i in shown:
         if i == 0 or columns[i] in left:
             longest = max((len(word) for row in rows for word in str(row[i]).split()), default=0)
-            table.add_column(columns[i], overflow="fold", min_width=min(longest, NARROWEST))
+            widths.append(min(longest, NARROWEST))
+            table.add_column(columns[i], overflow="fold", min_width=widths[-1])
         else:
+            lines = [
+                line
+                for cell in (columns[i], *(row[i] for row in rows))
+                for line in str(cell).split("\n")
+            ]
+            widths.append(max(map(len, lines)))
             table.add_column(columns[i], justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text.assemble(row[i]) for i in shown))
-    return table
+    return _Rows(table, sum(widths) + GAP * (len(widths) - 1))
 
 
 def sentence(text: str, style: str = "") -> RenderableType:
@@ -217,22 +247,22 @@ def _remarks(status: Mapping[str, Any]) -> Iterable[Text]:
         yield Text.assemble(("posts ", "dim"), text)
 
 
-def worker_table(workers: Iterable[Mapping[str, Any]]) -> Table:
-    """Two lines for each worker, by host and process: 80 columns are enough."""
+def worker_table(workers: Iterable[Mapping[str, Any]]) -> RenderableType:
+    """Two lines for each worker, by host and process: 60 columns are enough."""
     rows: list[Sequence[Cell]] = [
         (
             f"{clean(worker['host'])}:{worker['pid']}\n{clean(worker['release'])}",
             _worker_state(worker),
-            *(f"{worker[name]:,}" for name in ("leased", "pages", "items")),
-            known(worker["pages_per_minute"]),
+            f"{worker['leased']:,}\n{known(worker['pages_per_minute'])}",
+            f"{worker['pages']:,}\n{worker['items']:,}",
             f"{known(worker['cpu_seconds'], time_text)}\n{known(worker['rss_bytes'], size_text)}",
             f"{ago(worker['since'])}\n{time_text(worker['seen_ago'])} ago",
         )
         for worker in sorted(workers, key=lambda one: (one["host"], one["pid"], one["id"]))
     ]
     columns = (
-        *("worker\nrelease", "state", "leased", "pages", "items", "pages/min"),
-        *("CPU\nmemory", "up\nheard of"),
+        *("worker\nrelease", "state", "leased\npages/min", "pages\nitems", "CPU\nmemory"),
+        "up\nheard of",
     )
     return table(columns, rows, left={"state"})
 
@@ -252,7 +282,7 @@ def _worker_state(worker: Mapping[str, Any]) -> Text:
 # Many frontiers
 
 
-def overview(statuses: Iterable[Mapping[str, Any]]) -> Table:
+def overview(statuses: Iterable[Mapping[str, Any]]) -> RenderableType:
     """One line for each frontier."""
     names = ("queued", "leased", "finished", "dead")
     rows: list[list[Cell]] = []

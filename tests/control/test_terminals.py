@@ -178,7 +178,7 @@ LARGE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_number_vanishes(width: int) -> None:
     """All numbers and names are there, and no line is longer than the terminal."""
     slot = SlotStatus(
