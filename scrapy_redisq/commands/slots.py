@@ -31,6 +31,9 @@ from scrapy_redisq.frontier.limits import OPTION_TAKES, SlotLimit, parse_limit
 SHOWN = 50
 """Slots listed for people if nobody says how many."""
 
+PORTION = 500
+"""Slots of one table."""
+
 FRAME = 5
 """Lines of the terminal that are not for slots."""
 
@@ -176,17 +179,21 @@ def run(arguments: Namespace, project: Project) -> int:
         most = min(most, max(1, out.height - FRAME))
     with project.chosen_frontier(arguments.name) as frontier:
 
-        def picture() -> RenderableType:
+        def parts() -> Iterator[RenderableType]:
             counts: Counter[str] = Counter()
             shown = _weightiest(_counting(frontier.slots(), counts), most)
-            return slot_table(frontier.name, shown, counts)
+            return slot_tables(frontier.name, shown, counts)
 
         def print_json() -> None:
             slots: Iterable[SlotStatus] = frontier.slots()
             for slot in _weightiest(slots, arguments.limit) if arguments.limit else slots:
                 print(json.dumps({"frontier": frontier.name, **slot.to_json()}))
 
-        return show(arguments, picture, print_json)
+        if arguments.watch or arguments.json:
+            return show(arguments, lambda: Group(*parts()), print_json)
+        for part in parts():  # a table of 100,000 slots takes a minute, and 500 MB at once
+            out.print(part)
+        return 0
 
 
 def _weightiest(slots: Iterable[SlotStatus], most: int) -> list[SlotStatus]:
@@ -204,8 +211,10 @@ def _counting(slots: Iterable[SlotStatus], counts: Counter[str]) -> Iterator[Slo
         yield slot
 
 
-def slot_table(frontier: str, shown: Sequence[SlotStatus], counts: Counter[str]) -> RenderableType:
-    """``shown`` in their order, and how many there are of all kinds."""
+def slot_tables(
+    frontier: str, shown: Sequence[SlotStatus], counts: Counter[str]
+) -> Iterator[RenderableType]:
+    """How many there are of all kinds, and ``shown`` in their order, by `PORTION`."""
     total = counts["slots"]
     title = Text.assemble(
         (clean(frontier), "bold"), "  ", counted(total, "slot") if total else "no slots"
@@ -213,8 +222,8 @@ def slot_table(frontier: str, shown: Sequence[SlotStatus], counts: Counter[str])
     for what in ("paused", "set aside", "backed off"):
         if counts[what]:
             title.append(f", {counts[what]:,} {what}", "yellow")
-    parts: list[RenderableType] = [title]
-    if shown:
+    yield title
+    for first in range(0, len(shown), PORTION):
         columns = ("slot", "queued", "leased", "last", "next", "trouble, limits")
         rows = [
             (
@@ -225,12 +234,12 @@ def slot_table(frontier: str, shown: Sequence[SlotStatus], counts: Counter[str])
                 _next_start(slot),
                 Text("\n").join(filter(None, (_trouble(slot), _limits_of(slot)))),
             )
-            for slot in shown
+            for slot in shown[first : first + PORTION]
         ]
-        parts += [Text(""), table(columns, rows, left={"trouble, limits"})]
+        yield Text("")
+        yield table(columns, rows, left={"trouble, limits"})
     if (more := total - len(shown)) > 0:
-        parts.append(Text(f"{more:,} more: --limit 0 shows all, --json too.", style="dim"))
-    return Group(*parts)
+        yield Text(f"{more:,} more: --limit 0 shows all, --json too.", style="dim")
 
 
 def _next_start(slot: SlotStatus) -> str:

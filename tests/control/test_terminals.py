@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import redis
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 
 from scrapy_redisq.commands import display
-from scrapy_redisq.commands.slots import slot_table
+from scrapy_redisq.commands.slots import slot_tables
 from scrapy_redisq.control import DeadLetter, Frontier, SlotStatus
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.frontier.limits import SlotLimit
@@ -198,7 +198,7 @@ def test_no_number_vanishes(width: int) -> None:
         display.overview([one, other]): (
             "135,802,467 12,345 111,111,111 1,234,567 1,234 one other running"
         ),
-        slot_table("books", shown, Counter(slots=2)): (
+        Group(*slot_tables("books", shown, Counter(slots=2))): (
             "12,345,678 1,000 503 76,543 b.example 10,000 2,000 1.25 30/m 12"
         ),
     }
