@@ -133,6 +133,17 @@ def test_a_delayed_slot_is_one_workers_at_a_time(member: Callable[..., Worker]) 
     assert 0 < reply.next_due <= TURN / 1000
 
 
+def test_slots_with_turns_leave_room_for_others(member: Callable[..., Worker]) -> None:
+    """A worker that could take all it wants of a slot whose turn it has takes some of each other
+    slot that is due."""
+    worker = member({"host": {"rate": "100/s", "burst": 50}})
+    worker.send(f"/{n}" for n in range(40))
+    worker.send((f"/other/{n}" for n in range(40)), slot="other")
+    assert {lease.slot for lease in ask(worker, want=2).leases} == {"host", "other"}
+    leases = ask(worker, 4, report(want=4)).leases
+    assert sorted(lease.slot for lease in leases) == ["host"] * 3 + ["other"]
+
+
 @pytest.mark.parametrize("delay", [0.2, 1.5])
 def test_a_turn_that_another_worker_waits_for(member: Callable[..., Worker], delay: float) -> None:
     """It ends after its second though its owner has more to start, and goes to who waits, and back
