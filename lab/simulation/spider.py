@@ -46,10 +46,10 @@ class SimulatedSpider(scrapy.Spider):
 
     async def start(self) -> AsyncIterator[Any]:
         number = process.number if (process := WORKER.get()) else 0
-        world().starting.add(number)
+        world().starting[number] = world().clock.now
         async for request in self.starts():
             yield request
-        world().starting.discard(number)
+        del world().starting[number]
 
     async def starts(self) -> AsyncIterator[Any]:
         site, features = world().site, world().plan.features

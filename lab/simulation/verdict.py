@@ -9,12 +9,12 @@ from lab.simulation.clock import BOOTED
 from lab.simulation.plan import FAULTS
 from lab.simulation.server import SimulatedServer
 from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
-from lab.simulation.world import AGE, END, World
+from lab.simulation.world import AGE, END, LAST, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.outgoing import MAX_BYTES
 from scrapy_redisq.frontier.resend import NO_REPLICA
-from scrapy_redisq.pipelines.doubt import LAST, PROOFS
+from scrapy_redisq.pipelines.doubt import PROOFS
 from scrapy_redisq.serialization.fields import loads_fields
 
 LEFT = {
@@ -53,11 +53,12 @@ VOIDING = (
 WORDLESS = (*TAKEN_FOR_DEAD, "kill")
 """Faults by which others are not told of what a worker has heard."""
 
-PROVEN = END + PROOFS * LAST
+PROVEN = END + (PROOFS + 1) * LAST
 """Virtual seconds more until a bad row that no other follows is known as one."""
 
-CALM = 2.5
-"""Virtual seconds from the last page to the end where nothing goes wrong."""
+CALM = 7.5
+"""Virtual seconds from the last page to the end where nothing goes wrong: an idle worker looks each
+five seconds."""
 
 SLACK = 60.0
 """Virtual seconds from the last page and the last fault to the end, beside the lease TTL."""
@@ -112,7 +113,7 @@ def _ends(world: World) -> list[str]:
     site, explained = world.site, {url for url, _ in dead_letters(world)}
     excused = site.expected()[1]
     # Of a run that is begun anew, whatever is left, dead letters are gone.
-    is_forgotten = world.plan.settings.get("REDISQ_RESUME") is False
+    is_forgotten = _begins_anew(world)
     problems = []
     for number, missing in world.early:
         left = {
@@ -146,7 +147,7 @@ def dead_letters(world: World) -> list[tuple[str, str]]:
 
 def _items(world: World) -> list[str]:
     keys, dead = world.site.expected()
-    if world.plan.settings.get("REDISQ_RESUME") is not False:  # else what was pushed is forgotten
+    if not _begins_anew(world):  # else what was pushed is forgotten
         keys |= {f"pushed{n}" for n in range(world.people.pushed)}
     lives = {worker.number for worker in world.workers if not worker.process.dead}
     if not world.lost_run and len(world.network.begun) == 1:
@@ -180,7 +181,15 @@ def _said(world: World, problems: list[str]) -> list[str]:
     return [one for one in problems if one.startswith("lost") and not corrupt]
 
 
+def _begins_anew(world: World) -> bool:
+    """A worker that finds no other one begins anew, whatever is left."""
+    return world.plan.settings.get("REDISQ_RESUME") is False
+
+
 def _is_explained(world: World, key: str, dead: set[str]) -> bool:
+    if key.startswith("shared"):
+        shared = int(key.removeprefix("shared"))
+        return any(page.shared == shared and page.url in dead for page in world.site.pages)
     number = key.partition(".")[0]
     return number.isdecimal() and bool(world.site.requests_of(int(number)) & dead)
 
@@ -199,21 +208,20 @@ def _fetches(world: World) -> list[str]:
         if "?own" in name:  # nor can this: it is each worker's own
             expected = len(world.workers)
         again += max(0, hits - expected * len(world.network.begun))
-    most = world.plan.settings["CONCURRENT_REQUESTS"]
-    allowed = (
-        world.voided + (1 + ("close_spider" in world.plan.features)) * most
-    )  # a page given back
-    if {"sink_away", "sink_slow", "refused_rows"} & {*world.met, *world.plan.features}:
-        allowed += 4 * len(world.workers) * most  # pages that wait for a sink are fetched again
+    # CloseSpider gives a page back; with a page its kept requests are fetched again; and pages may
+    # wait for a sink.
+    allowed = world.voided + 4 * len(world.workers) * world.plan.settings["CONCURRENT_REQUESTS"]
     problems = [f"doubled: {again} fetches more, {allowed:.0f} allowed"] if again > allowed else []
     if world.network.largest > MAX_BYTES * 1.2:
         problems.append(f"an exchange of {world.network.largest} bytes")
     void = {event.split()[1] for event in world.events if "leases are void" in event}
-    if twice := [one for one in site.at_once if f"w{one[2]}" not in void]:
+    twice = [one for one in site.at_once if f"w{one[2]}" not in void]
+    if twice and not any(map(world.met.get, LEFT_TO_DO)):
         problems.append(f"doubled: a worker fetches what it is fetching: {twice[:5]}")
     if void and not any(map(world.met.get, VOIDING)):
         problems.append(f"taken for dead: {sorted(void)}")
-    if "REDISQ_RUN" in world.plan.settings and len(world.network.begun) > 1 and not world.lost_run:
+    is_named = "REDISQ_RUN" in world.plan.settings and not _begins_anew(world)
+    if is_named and len(world.network.begun) > 1 and not world.lost_run:
         problems.append(f"{len(world.network.begun)} runs of one name")
     return problems
 

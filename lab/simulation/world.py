@@ -33,8 +33,9 @@ from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker import origin, report
 
-END = 60.0
-"""In place of minutes, after which a row is known as bad that no other one follows."""
+END, LAST = 15.0, 5.0
+"""In place of minutes, after which a row is known as bad that no other one follows; and in place of
+half a minute, after which it is tried again."""
 
 LONGEST = 700.0
 """Virtual seconds after which a crawl counts as one that never ends."""
@@ -135,8 +136,8 @@ class World:
     """What idle spiders have asked for: (worker, key)."""
     early: list[tuple[int, set[str]]] = field(default_factory=list)
     """Workers that closed as finished, and what was not in the sink by then."""
-    starting: set[int] = field(default_factory=set)
-    """Workers that read start()."""
+    starting: dict[int, float] = field(default_factory=dict)
+    """Workers that read start(), and since when."""
     left_starting: list[tuple[int, set[int]]] = field(default_factory=list)
     """Workers that closed as finished, and which others were reading start()."""
     finished_at: float = math.inf
@@ -166,7 +167,7 @@ class World:
         origin._processes_that_crawled.clear()
         time.process_time = lambda: 1.0
         report._MEMORY = Path("/dev/null")
-        doubt.END = END
+        doubt.END, doubt.LAST = END, LAST
         _Log(self).install()
         plan = self.plan
         self.network = Network(
@@ -240,7 +241,8 @@ class World:
         missing = self.site.expected()[0] - self.table.keys()
         self.early.append((worker.number, missing))
         alive = {one.number for one in self.workers if one.process.runs and not one.reason}
-        if starting := self.starting & alive - {worker.number}:
+        known = {one for one, since in self.starting.items() if self.clock.now - since > 1.0}
+        if starting := known & alive - {worker.number}:
             self.left_starting.append((worker.number, starting))
         if "latecomer" in self.plan.features and not self._is_late:
             self._is_late = True
@@ -321,7 +323,7 @@ class World:
             await asyncio.sleep(0.25)
             if not begun_again and self._is_over():
                 await asyncio.sleep(3.0)  # of what ended while they started workers are a part
-                if self._is_over():
+                if self._is_over() and self.clock.now - self.closed_at > 2 * AGE:
                     begun_again = True
                     await self._begin_again()
                 alone_since = self.clock.now
@@ -464,7 +466,9 @@ class World:
     async def _stranger(self, fault: Fault, worker: Worker) -> None:
         # A run that was begun by a push is anybody's.
         ours = self.network.first.redis.hget(META, "config:arguments")
-        if ours and not self.is_complete():
+        # And the name of a run that is lost may be anybody's.
+        loses = {one.kind for one in self.plan.faults} & {*LOSING, "lost_script", "reset"}
+        if ours and not loses and not self.is_complete():
             self.start_worker(of="another crawl")
 
     async def _join(self, fault: Fault, worker: Worker) -> None:
@@ -604,6 +608,7 @@ class World:
         """All of it has to be crawled again."""
         self.void(2 * len(self.alive()))
         await self.people.reset()
+        self.losses.append((self.clock.now - 1.0, self.clock.now))  # of when slots were used last
         # Else the crawl of before could come back, and its pages would be done without their rows.
         for server in self.network.servers:
             server.sync()
@@ -630,8 +635,13 @@ class World:
     async def _damage(self, fault: Fault, worker: Worker) -> None:
         """Somebody deletes a key or writes over it; a person who is told so puts that in order."""
         server = self._server(fault)
-        # Without the run on shard 0 the others are of no use.
-        keys = [key for key in server.redis.keys("redisq:*") if key != META.encode()]
+        # Without the run on shard 0 the others are of no use. Without a worker's tokens its slot
+        # waits for them for ever: nobody knows that they are gone.
+        keys = [
+            key
+            for key in server.redis.keys("redisq:*")
+            if key != META.encode() and b":tokens:" not in key
+        ]
         precious = [key for key in keys if any(kind in key for kind in PRECIOUS)]
         if not keys:
             return

@@ -44,14 +44,20 @@ def _several(plan: Plan) -> bool:
     return plan.masters > 1 and plan.hosts > 1
 
 
+def _crowded(plan: Plan) -> bool:
+    """Whether several workers want the same hosts from the beginning."""
+    return plan.hosts <= 2 and len(plan.workers) > 1 and plan.workers[1] < 0.3
+
+
 _losing = _one_of("lost_tail", "lost_script", "failover", "host_dies")
 _joins = _one_of("again", "join", "leave", "stop", "kill")
 _deaths = _one_of("kill", "host_dies", "poison")
 _cuts = _one_of("messages", "cut", "freeze")
 _fails = _one_of("trouble", "retry_after", "host_away")
 NEEDS: dict[str, Needs] = {
+    "math.max.state.last, state.ends": _all_of(_one_of("limits"), _crowded, _deaths),
     "post|resend.py: self._spread": _all_of(_several, _one_of("host_dies")),
-    "fails > 0|fails >= 2": _fails,
+    "fails > 0|fails >= 2": _all_of(_fails, _crowded),
     "POST. > 0 then return false": _one_of("delays", "failures"),
     "live_workers.. > 0 or": _one_of("stop", "leave", "told_to_stop"),
     "POST": _several,
@@ -66,10 +72,10 @@ NEEDS: dict[str, Needs] = {
     ),
     "tokens|concurrency": _all_of(_one_of("narrow"), lambda plan: plan.hosts > 1),
     "in_doubt": _all_of(_fails, _one_of("kill", "join", "leave")),
-    "state.last|state.ends|turns.py|suspend|others": _one_of("limits", "rate"),
-    "backoff.lua|fails|failed": _fails,
+    "state.last|state.ends|turns.py|suspend|others": _all_of(_one_of("limits", "rate"), _crowded),
+    "backoff.lua|fails|failed": _all_of(_fails, _crowded),
     "retry.py": _one_of("failures"),
-    "robots": _one_of("robots"),
+    "robots": _all_of(_one_of("robots"), _crowded),
     "has_ended": lambda plan: "again" in plan.features and "REDISQ_RUN" in plan.settings,
     "meta.run|throw_away|input.since|clear.lua|input.before": _one_of("again", "reset"),
     "patient and": lambda plan: (
@@ -82,7 +88,6 @@ NEEDS: dict[str, Needs] = {
     "starting": _all_of(_one_of("slow_start"), lambda plan: len(plan.workers) > 1),
     "wake": _all_of(_one_of("limits"), lambda plan: not plan.faults and len(plan.workers) > 1),
     "is_news": lambda plan: not plan.faults and len(plan.workers) > 1,
-    "math.max.state.last, state.ends": _all_of(_one_of("limits"), _deaths),
     "rewound": _one_of("lost_tail", "lost_script"),
     "died": _one_of("poison"),
     "put_back": _one_of("kill", "stop", "leave"),
