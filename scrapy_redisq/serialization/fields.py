@@ -29,7 +29,7 @@ def request_from_fields(fields: Mapping[str, Any]) -> tuple[Request, str | None,
     for name, value in fields.items():
         if name not in _INPUTS:
             nearest = difflib.get_close_matches(str(name), _INPUTS, n=1)
-            hint = f", did you mean {nearest[0]!r}?" if nearest else ""
+            hint = f", did you mean {nearest[0]!r}?" if nearest else "; the spider's go into 'meta'"
             raise Unserializable(f"unknown field {shown(name)}{hint}")
         takes, check = _INPUTS[name]
         if value is None:

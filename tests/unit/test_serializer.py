@@ -957,7 +957,7 @@ def test_entry_from_fields(serializer: Serializer, spider: BookSpider) -> None:
         ({"priority": 2**53 + 1}, "priority"),
         ({"dont_filter": "yes"}, "field 'dont_filter'"),
         ({"calback": "a"}, "unknown field 'calback', did you mean 'callback'"),
-        ({1: "a"}, "unknown field"),
+        ({1: "a"}, "unknown field 1; the spider's go into 'meta'"),
         ({"url": "http://a/\ud800"}, "not a request"),
         ({"meta": {"a": object()}}, r"meta\['a'\]: object"),
     ],
