@@ -9,6 +9,8 @@ from typing import Any
 from scrapy.settings import BaseSettings
 
 from scrapy_redisq.participation import why_alone
+from scrapy_redisq.settings.scrapy_redis import of_scrapy_redis
+from scrapy_redisq.settings.setting import path_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,12 @@ class Addon:
             logger.info("%s", reason)
             return
         settings.set("SCHEDULER", "scrapy_redisq.Scheduler", priority="addon")
+        if of_scrapy_redis(kept := path_of(settings["SCHEDULER"])):
+            logger.warning(
+                "SCHEDULER is %s: this crawl joins no frontier. Delete SCHEDULER from the "
+                "settings: the add-on sets it",
+                kept,
+            )
         settings.set("DUPEFILTER_CLASS", "scrapy_redisq.BloomDupeFilter", priority="addon")
         chosen: BaseSettings | None = settings["DOWNLOADER_MIDDLEWARES"]
         if not isinstance(chosen, BaseSettings):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scrapy import Spider
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
@@ -28,8 +29,28 @@ _SCRAPY_REDIS = re.compile(r"scrapy_redis(_\w+)?\.")
 """Its modules, and those of packages that build on it: their dupefilters delete what they know."""
 
 
-def kept_lines(settings: BaseSettings) -> Iterator[KeptLine]:
+def of_scrapy_redis(path: str) -> bool:
+    """Whether an import path is one of scrapy-redis, or of a package that builds on it."""
+    return _SCRAPY_REDIS.match(path) is not None
+
+
+def kept_lines(settings: BaseSettings, spider: type[Spider] | None = None) -> Iterator[KeptLine]:
     """All of them. Settings are those of a crawl with this package's scheduler."""
+    for base in spider.__mro__ if spider else ():
+        if of_scrapy_redis(path_of(base)):
+            yield KeptLine(
+                f"The spider is a {base.__name__} of scrapy-redis",
+                f"With {CrawlSettings.keep_alive.name} its redis_key is never read; without it, "
+                f"what a killed worker has just read there is lost",
+                "class … (scrapy.Spider), and feed it by scrapy redisq push",
+            )
+            break
+    if settings.getbool("SCHEDULER_FLUSH_ON_START") and settings[CrawlSettings.resume.name] is None:
+        yield KeptLine(
+            "SCHEDULER_FLUSH_ON_START is True",
+            "It is not read: an unfinished run is resumed",
+            f"{CrawlSettings.resume.name} = False (True, if runs are to be resumed)",
+        )
     host = settings["REDIS_HOST"]
     given = "REDIS_URL" if settings["REDIS_URL"] else "REDIS_HOST" if host else ""
     if given and settings[CrawlSettings.url.name] is None:
@@ -57,7 +78,7 @@ def _trouble_of_dupefilter(settings: BaseSettings) -> str:
         bases = load_object(chosen).__mro__
     except (ImportError, NameError, ValueError, AttributeError):
         bases = ()  # it may not be installed any more
-    if any(_SCRAPY_REDIS.match(path) for path in (path_of(chosen), *map(path_of, bases))):
+    if any(map(of_scrapy_redis, (path_of(chosen), *map(path_of, bases)))):
         return "It deletes what it has seen when one worker stops: the others fetch pages again"
     if RFPDupeFilter in bases:
         return (

@@ -132,7 +132,7 @@ def _warn(crawler: Crawler) -> None:
     """Warn of settings for one process that several processes would each obey by themselves."""
     job = vars(crawler.spider).get("_job", "")  # the argument that scrapyd gives
     warn_of_shared_feeds(crawler.settings, crawler.spidercls, str(job))
-    for kept in kept_lines(crawler.settings):
+    for kept in kept_lines(crawler.settings, crawler.spidercls):
         logger.warning("%s. %s. Write %s", kept.what, kept.why, kept.write)
     if crawler.settings["JOBDIR"]:
         logger.warning(

@@ -349,6 +349,7 @@ FIGHTS: list[tuple[dict[str, Any], str, str]] = [
     ({"FEEDS": {"%(worker)s.jl": {}}}, "note", "items go to feeds, and to no sink"),
     ({"JOBDIR": "jobs"}, "warning", "JOBDIR is set"),
     ({"REDIS_URL": "redis://me:pw@h/0"}, "warning", "REDIS_URL is redis://me:***@h/0, and REDISQ"),
+    ({"SCHEDULER_FLUSH_ON_START": True}, "warning", "SCHEDULER_FLUSH_ON_START is True"),
     ({"DUPEFILTER_CLASS": OTHER_FILTER}, "warning", f"DUPEFILTER_CLASS is {OTHER_FILTER}"),
     ({"REDISQ_MAX_LEASES": 8}, "warning", "REDISQ_MAX_LEASES is 8, CONCURRENT_REQUESTS 16"),
     ({"REDISQ_LEASE_TTL": 5}, "warning", "REDISQ_LEASE_TTL is 5, an answer may take 5 s"),
@@ -384,6 +385,15 @@ def test_settings_that_fight(given: dict[str, Any], level: str, text: str) -> No
 def test_settings_that_do_not(given: dict[str, Any]) -> None:
     """Nothing is said of a project that sets these things for the whole fleet."""
     assert told(of_settings(**FINE, **given)) == ["nothing in them fights each other"]
+
+
+def test_a_scheduler_beside_the_add_on() -> None:
+    """The cure is the line that is missing, or that is one too many."""
+    given = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
+    (cure,) = (line.set for line in of_settings(**given) if "SCHEDULER" in line.what)
+    assert "no SCHEDULER" in cure
+    (cure,) = (line.set for line in of_settings(**given, ADDONS={}) if "SCHEDULER" in line.what)
+    assert "ADDONS = " in cure
 
 
 def test_a_robots_txt_that_nobody_heeds() -> None:

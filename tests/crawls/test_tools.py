@@ -176,6 +176,16 @@ def test_a_crawl_that_is_started_from_python_joins() -> None:
     assert not why_alone(Settings({"REDISQ_ENABLED": "perhaps"}))
 
 
+def test_the_add_on_beside_a_scheduler_of_scrapy_redis(caplog: pytest.LogCaptureFixture) -> None:
+    """The project's scheduler stays, and the add-on says what that means."""
+    for scheduler in ("scrapy_redis.scheduler.Scheduler", "shop.Scheduler"):
+        settings = Settings({"SCHEDULER": scheduler}, priority="project")
+        Addon().update_settings(settings)
+        assert settings["SCHEDULER"] == scheduler
+    (said,) = caplog.messages
+    assert said.startswith("SCHEDULER is scrapy_redis.scheduler.Scheduler: this crawl joins no")
+
+
 SCRAPYS = "scrapy.downloadermiddlewares."
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapy import Spider
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.settings import Settings
 
@@ -196,6 +197,26 @@ def test_lines_kept_from_scrapy_redis() -> None:
     assert write.startswith('REDISQ_URL = "redis://h:6380/0"')
     ((_, write),) = lines(REDIS_URL="redis://h:6380/0", REDIS_HOST="other")
     assert write.startswith("REDISQ_URL = REDIS_URL")
+    ((why, write),) = lines(SCHEDULER_FLUSH_ON_START=True)
+    assert "resumed" in why
+    assert write.startswith("REDISQ_RESUME = False")
+    assert lines(SCHEDULER_FLUSH_ON_START=True, REDISQ_RESUME=True) == []
+
+
+def test_a_spider_kept_from_scrapy_redis() -> None:
+    """It is named after the class that it is made from, and other spiders are not."""
+
+    class RedisSpider(Spider):
+        """As scrapy-redis has it."""
+
+    class Books(RedisSpider):
+        """The project's."""
+
+    assert list(kept_lines(Settings(), Books)) == []
+    RedisSpider.__module__ = "scrapy_redis.spiders"
+    (line,) = kept_lines(Settings(), Books)
+    assert line.what == "The spider is a RedisSpider of scrapy-redis"
+    assert "scrapy.Spider" in line.write
 
 
 def test_frontier_names() -> None:

@@ -30,7 +30,7 @@ def examine(
 ) -> Iterator[Line]:
     """All that is to be said of the settings that a worker of ``spider`` would have."""
     lines = [
-        *_parts(scrapys, settings),
+        *_parts(scrapys, settings, spider),
         *_politeness(scrapys, settings),
         *_items(scrapys, spider),
         *_leases(scrapys, settings),
@@ -45,16 +45,19 @@ def examine(
     yield from lines or [ok("nothing in them fights each other")]
 
 
-def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
+def _parts(scrapys: BaseSettings, settings: RedisqSettings, spider: type[Spider]) -> Iterator[Line]:
     scheduler = path_of(scrapys["SCHEDULER"])
     why = "Crawls join no frontier: each worker fetches everything."
     if not settings.enabled:
         yield note("REDISQ_ENABLED is False", why, "REDISQ_ENABLED True, if it has been tried")
         return
     if not scheduler.startswith(OURS):
-        yield problem(f"SCHEDULER is {scheduler}", why, 'ADDONS = {"scrapy_redisq.Addon": 500}')
+        cure = 'ADDONS = {"scrapy_redisq.Addon": 500}'
+        if any(path_of(one).startswith(OURS) for one in scrapys.getdict("ADDONS")):
+            cure = "no SCHEDULER in the settings: the add-on sets it"
+        yield problem(f"SCHEDULER is {scheduler}", why, cure)
         return
-    for kept in kept_lines(scrapys):
+    for kept in kept_lines(scrapys, spider):
         yield warning(kept.what, f"{kept.why}.", kept.write)
     chain = build_component_list(scrapys.getwithbase("DOWNLOADER_MIDDLEWARES"))
     paths = [path_of(one) for one in chain]
