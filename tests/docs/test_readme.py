@@ -133,7 +133,7 @@ def test_moving_from_scrapy_redis(redis_server: RedisServer, tmp_path: Path) -> 
     """The settings and the spider of the page crawl what the old list has, and fill the list of
     items that scrapy-redis filled."""
     page = "docs/howto/scrapy-redis.md"
-    settings, spider = blocks(page, "python")
+    settings, spider, feeding = blocks(page, "python")
     (tmp_path / "shop/spiders").mkdir(parents=True)
     (tmp_path / "shop/settings.py").write_text(
         settings.replace("redis://localhost:6379/0", redis_server.url)
@@ -141,7 +141,7 @@ def test_moving_from_scrapy_redis(redis_server: RedisServer, tmp_path: Path) -> 
     )
     (tmp_path / "shop/spiders/books.py").write_text(spider)
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
-    (command,) = "".join(blocks(page, "sh")).splitlines()
+    _, command = "".join(blocks(page, "sh")).splitlines()
     reading, _, pushing = command.partition(" | ")
     program, name, *words = shlex.split(reading)
     assert (program, name) == ("redis-cli", "LRANGE")
@@ -153,6 +153,11 @@ def test_moving_from_scrapy_redis(redis_server: RedisServer, tmp_path: Path) -> 
         push = [sys.executable, "-m", *shlex.split(pushing)]
         said = subprocess.check_output(push, input=urls, cwd=tmp_path, text=True)
         assert said == "books: 2 new requests, 0 duplicates\n"
+        client.delete("books:start_urls")
+        client.sadd("books:start_urls", json.dumps({"url": f"{site.url}/11", "shop": "a"}))
+        feed = feeding.replace("redis://localhost:6379/0", redis_server.url)
+        said = subprocess.check_output([sys.executable, "-c", feed], cwd=tmp_path, text=True)
+        assert said == "1 []\n"
         worker = fork("scrapy", ["crawl", "books"], tmp_path, log, ENVIRONMENT)
         try:
             wait_until(lambda: client.llen("books:items") >= 20, 100, f"items come, see {log}")
