@@ -162,10 +162,11 @@ def _share(part: float, whole: float) -> str:
 # One frontier
 
 
-def full(status: Mapping[str, Any]) -> RenderableType:
-    """All of one frontier, by `Frontier.look`."""
+def full(status: Mapping[str, Any], where: str = "") -> RenderableType:
+    """All of one frontier, by `Frontier.look`; `where` ends the sentence that there is none."""
     if status["state"] == "absent":
-        return Text(f"{clean(status['frontier'])}: there is no such frontier", style="yellow")
+        name = clean(status["frontier"])
+        return Text(f"{name}: there is no such frontier{where}", style="yellow")
     parts: list[RenderableType] = [_title(status), _numbers(status), *_remarks(status)]
     if status["workers"]:
         parts += [Text(""), worker_table(status["workers"])]

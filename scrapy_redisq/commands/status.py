@@ -69,7 +69,8 @@ def _nothing(arguments: Namespace, project: Project) -> int:
     if arguments.json:
         print(json.dumps(nothing))
     else:
-        display.console().print(display.full(nothing))
+        where = f": no embedded server has run in {project.embedded_folder}"
+        display.console().print(display.full(nothing, where))
     return 0
 
 
@@ -121,7 +122,9 @@ class Watched:
         found = self.look()
         if not found:
             return Text(f"No frontier on {self._server.address}")
-        return display.full(found[0]) if len(found) == 1 else display.overview(found)
+        if len(found) > 1:
+            return display.overview(found)
+        return display.full(found[0], f" on {self._server.address}")
 
 
 def _warn(text: str) -> None:
