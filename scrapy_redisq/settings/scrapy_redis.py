@@ -49,7 +49,8 @@ def kept_lines(settings: BaseSettings, spider: type[Spider] | None = None) -> It
         yield KeptLine(
             "SCHEDULER_FLUSH_ON_START is True",
             "It is not read: an unfinished run is resumed",
-            f"{CrawlSettings.resume.name} = False (True, if runs are to be resumed)",
+            f"{CrawlSettings.resume.name} = False, which forgets pushed requests, too "
+            f"(True, if runs are to be resumed)",
         )
     host = settings["REDIS_HOST"]
     given = "REDIS_URL" if settings["REDIS_URL"] else "REDIS_HOST" if host else ""
