@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
@@ -257,6 +258,26 @@ def test_a_limit_of_another_hand(redis_server: RedisServer, field: str) -> None:
         for look in (frontier.why, frontier.look, lambda: frontier.push(["https://b.example/"])):
             with pytest.raises(FrontierCorrupt, match="meta"):
                 look()
+
+
+def test_a_key_that_was_damaged(frontier: Frontier, member: Make, client: redis.Redis) -> None:
+    """The mark that a worker has left is told, also where no look meets the key, until a person
+    takes it away."""
+    worker = member()
+    worker.enqueue("https://one/", slot="one")
+    ask(worker, 0)
+    spoiled = f"redisq:{{{NAME}:0}}:queue:one:0"
+    good = client.dump(spoiled)
+    client.set(spoiled, "x")
+    with pytest.raises(FrontierCorrupt, match="queue:one"):
+        ask(worker)
+    client.restore(spoiled, 0, good, replace=True)
+    why = frontier.look()["why"]
+    assert why["reason"] == "corrupt" and spoiled in why["text"]
+    with pytest.raises(FrontierCorrupt, match="queue:one"):
+        frontier.wanted_workers()
+    assert frontier.mend() == [spoiled]
+    assert frontier.why()["reason"] != "corrupt"
 
 
 def test_more_hosts_than_are_looked_at(frontier: Frontier, member: Make) -> None:

@@ -21,7 +21,8 @@
 -- Include  shared/slots/state
 
 local PART = 20
-local meta = fields_of(META, 'stuck', 'keep_alive', 'throttle')
+local meta = fields_of(META, 'stuck', 'keep_alive', 'throttle', 'corrupt')
+if meta.corrupt then corrupt(meta.corrupt) end -- it may lie where nothing here looks
 local counts = fields_of(COUNTS, 'waiting', 'starting')
 read_throttle(meta.throttle)
 
