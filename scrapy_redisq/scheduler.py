@@ -67,9 +67,9 @@ class Scheduler(BaseScheduler):
     async def _open(self, spider: Spider) -> None:
         try:
             require_asyncio()
-            heed_an_early_stop(self.crawler)
             engine = Engine(self.crawler)
-            self.worker = await build(self.crawler, spider, engine, self._started)
+            with heed_an_early_stop(self.crawler):
+                self.worker = await build(self.crawler, spider, engine, self._started)
         except RunOver as over:
             # Nothing is fetched, and Scrapy closes the spider with "finished" for it is idle.
             logger.info("Nothing to do: %s", over)

@@ -19,6 +19,8 @@ from scrapy import Spider, signals
 from scrapy.core import downloader as scrapys_downloader
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.reactor import is_reactor_installed
+from twisted.internet.defer import Deferred
 
 from scrapy_redisq.errors import RedisqError, with_causes
 from scrapy_redisq.reasons import CloseReason
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 STARTING_POLL = 0.05
 """Seconds between looks at whether an engine that has been started runs."""
+
+JOINING = 5.0
+"""Seconds that the end of the process waits for a worker that is joining, to leave again."""
 
 
 def require_asyncio() -> None:
@@ -150,9 +155,19 @@ def stop_at_hangup() -> None:
         signal.signal(signal.SIGHUP, hung_up)
 
 
-def heed_an_early_stop(crawler: Crawler) -> None:
-    """Stop a crawl that was asked to stop while its spider was being opened. That may take as long
-    as Redis is away. Then Scrapy would start the crawl, take it for stopped, and never end it."""
+@contextlib.contextmanager
+def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
+    """Stop a crawl that is asked to stop before its engine runs. Its spider is opened within, which
+    may take as long as Redis is away. Scrapy would start the crawl, take it for stopped, and never
+    end it.
+
+    SIGTERM ends the reactor, and the process, at once: a join on its way would leave a worker
+    behind, for which others wait. So the reactor waits for the crawl's end, `JOINING` at most.
+    """
+    engine: Any = crawler.engine
+    tasks: list[asyncio.Task[None]] = []  # the loop alone would forget it
+    over = asyncio.Event()
+    trigger: Any = None
 
     async def stop() -> None:
         while not engine.running:
@@ -161,12 +176,38 @@ def heed_an_early_stop(crawler: Crawler) -> None:
         await crawler.stop_async()
 
     def started() -> None:
+        forget()
         if not crawler.crawling:
             tasks.append(asyncio.ensure_future(stop()))
 
-    engine: Any = crawler.engine
-    tasks: list[asyncio.Task[None]] = []  # the loop alone would forget it
+    async def until_over() -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(over.wait(), JOINING)
+
+    def shutting_down() -> Deferred[None]:
+        nonlocal trigger
+        trigger = None
+        return deferred_from_coro(until_over())
+
+    def forget() -> None:
+        nonlocal trigger
+        if trigger is not None:
+            reactor.removeSystemEventTrigger(trigger)
+            trigger = None
+
     crawler.signals.connect(started, signals.engine_started, weak=False)
+    crawler.signals.connect(over.set, signals.spider_closed, weak=False)
+    if is_reactor_installed():
+        from twisted.internet import reactor as installed  # noqa: PLC0415
+
+        reactor: Any = installed
+        trigger = reactor.addSystemEventTrigger("before", "shutdown", shutting_down)
+    try:
+        yield
+    except BaseException:
+        over.set()
+        forget()
+        raise
 
 
 def stop(crawler: Crawler) -> None:
