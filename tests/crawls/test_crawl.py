@@ -383,6 +383,22 @@ class TestTrouble:
         with frontier_of(redis_server, "ordered") as frontier:
             assert not frontier.status().get("workers")
 
+    def test_told_to_stop_while_it_joins(self, redis_server: RedisServer, crawl: Run) -> None:
+        """The reply to its join is on its way: it leaves the run that it is in by then, for others
+        would wait for it until its lease TTL is over."""
+        workers = "redisq:{follow:0}:workers"
+        with (
+            Site(linked_pages(10)) as site,
+            Proxy(redis_server.port) as proxy,
+            redis_server.client() as client,
+        ):
+            proxy.round_trip = 0.5
+            worker = crawl("follow", site, {"REDISQ_URL": f"redis://127.0.0.1:{proxy.port}/0"})
+            wait_until(lambda: client.zcard(workers), 30, "it is registered")
+            worker.terminate()
+            worker.wait()
+            assert client.zcard(workers) == 0, worker.log
+
     def test_stopped_while_it_waits_for_redis(self, redis_server: RedisServer, crawl: Run) -> None:
         """Without a reactor, too, it ends soon after Redis is there, and leaves the rest."""
         with Site(linked_pages(300)) as site, Proxy(redis_server.port) as proxy:
