@@ -70,6 +70,7 @@ class _Look(Observed):
 
     def __init__(self, *seen: Any) -> None:
         super().__init__(*seen)
+        self.name = shlex.quote(self.status.get("frontier", ""))
         self.quiet = sum(bool(worker.get("quiet")) for worker in self.alive)
         self.cut_off = sum(worker.get("sink") not in (None, "") for worker in self.alive)
         self.keeping = sum(bool(worker.get("kept")) for worker in self.alive)
@@ -158,7 +159,7 @@ def _paused(look: _Look) -> str:
     held = f"; {counted(look.leased, 'request')} with workers" if look.leased else ""
     return (
         f"The crawl is paused by a person since {look.status['crawl_paused']}{held}: nothing is "
-        f"started before scrapy redisq resume {shlex.quote(look.status['frontier'])}."
+        f"started before scrapy redisq resume {look.name}."
     )
 
 
@@ -209,8 +210,8 @@ def _delayed(look: _Look) -> str:
     return f"{text} are left: the next is due in {first}, the last in {last}."
 
 
-def _kept_back(look: _Look) -> str:
-    """All hosts with requests wait for something."""
+def _kept_back(look: _Look, most: str) -> str:
+    """All hosts with requests wait for something, most of them for ``most``."""
     kinds = look.kept_back
     hosts = "The only host with requests waits" if look.slots == 1 else ""
     text = hosts or f"All {look.slots:,} hosts with requests wait"
@@ -227,6 +228,8 @@ def _kept_back(look: _Look) -> str:
     if {"delay", "parked", "aside"} & kinds.keys() and look.next_start is not None:
         at = f"in {time_text(look.next_start)}" if look.next_start >= 0.1 else "due now"
         text += f"; the next start is {at}"
+    if most == "paused":
+        text += f"; scrapy redisq slots resume {look.name} SLOT ends a pause"
     return f"{text}."
 
 
@@ -269,8 +272,8 @@ def _in_the_way(look: _Look) -> tuple[str, str] | None:
         return "no_workers", _no_workers(look)
     if look.quiet == len(look.alive):
         return "quiet", (
-            f"All workers are quiet ({workers}): what they hold is finished, nothing is claimed "
-            "until they are told to work again."
+            f"All workers are quiet ({workers}): they finish what they hold, and claim nothing "
+            f"before scrapy redisq workers work {look.name} --all."
         )
     if look.cut_off == len(look.alive):
         return "sink_away", (
@@ -284,7 +287,7 @@ def _where_requests_are(look: _Look) -> tuple[str, str]:
     """The cause for which the requests that are left wait."""
     if look.kept_back and not look.free:
         most = max(look.kept_back, key=lambda kind: look.kept_back[kind])
-        return REASON_OF.get(most, most), _kept_back(look)
+        return REASON_OF.get(most, most), _kept_back(look, most)
     if look.slots and not look.leased:
         return "unclaimed", (
             f"{counted(look.free, 'host')} could start, and no worker has claimed anything: its "

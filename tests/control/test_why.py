@@ -67,7 +67,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
         "; scrapy crawl books -a 'q=a b' -a n=2 -s REDISQ_FRONTIER='a b' -s REDISQ_RUN=monday "
         "resumes the run.",
     ),
-    "quiet": ({"workers": [worker(quiet=True)] * 3}, {}, [], "All workers are quiet (3 workers)"),
+    "quiet": (
+        {"workers": [worker(quiet=True)] * 3},
+        {},
+        [],
+        "All workers are quiet (3 workers): they finish what they hold, and claim nothing before "
+        "scrapy redisq workers work books --all.",
+    ),
     "sink_away": (
         {"workers": [worker(sink="away")], "leased": 48},
         {},
@@ -113,7 +119,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
         {},
         {"kinds": {"paused": (1, [])}, "paused": (9, 9, 1)},
         [],
-        "The only host with requests waits: paused by a person.",
+        "The only host with requests waits: paused by a person; scrapy redisq slots resume books "
+        "SLOT ends a pause.",
     ),
     "unclaimed": ({}, {"kinds": {"due": (2, [])}, "due": 2}, [], "2 hosts could start, and no"),
     "in_progress": (

@@ -22,9 +22,11 @@ def headings(text: str) -> list[str]:
 
 
 def test_alerts() -> None:
-    """In the order of the rules."""
+    """In the order of the rules, each of which leads to its section."""
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8")
     assert headings(ALERTS) == re.findall(r"- alert: (\w+)", rules)
+    sections = [f"docs/operate/runbook.md#{heading.lower()}" for heading in headings(ALERTS)]
+    assert re.findall(r"runbook_url: (.*)", rules) == sections
 
 
 def test_sentences() -> None:
