@@ -11,7 +11,7 @@ import argparse
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.ext.intersphinx import InventoryAdapter
 
+from scrapy_redisq import reasons
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.ops.metrics.families import METRICS
@@ -110,11 +111,36 @@ def _escaped(text: str) -> str:
 
 
 def metrics() -> str:
-    rows = [
-        f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {_escaped(means)} |"
-        for name, (kind, means, labels) in METRICS.items()
-    ]
-    return "\n".join(["| metric | type | labels | means |", "|---|---|---|---|", *rows])
+    return _table(
+        "metric | type | labels | means",
+        (
+            (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), _escaped(means))
+            for name, (kind, means, labels) in METRICS.items()
+        ),
+    )
+
+
+def meanings(of: Mapping[Any, str]) -> str:
+    """A table of reasons.py, whose texts are Markdown."""
+    return _table("name | what happened", ((f"`{name}`", means) for name, means in of.items()))
+
+
+def keys() -> str:
+    """The keys that the head of keys.lua explains."""
+    lua = (ROOT / "scrapy_redisq/frontier/lua/shared/keys.lua").read_text("utf-8")
+    found = re.findall(r"^--   (\S+) +([a-z]+) +(.+(?:\n-- {20,}.+)*)", lua, re.M)
+    return _table(
+        "key | type | holds",
+        (
+            (f"`{key}`", kind, _escaped(re.sub(r"\n-- +", " ", text)).replace("->", "→"))
+            for key, kind, text in found
+        ),
+    )
+
+
+def _table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, " | ".join("---" for _ in head.split("|")), *map(" | ".join, rows)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def status() -> str:
@@ -133,7 +159,15 @@ def status() -> str:
     return "\n".join(lines)
 
 
-MADE: dict[str, Callable[[], str]] = {"commands": commands, "metrics": metrics, "status": status}
+MADE: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "metrics": metrics,
+    "status": status,
+    "keys": keys,
+    "dead_letters": lambda: meanings(reasons.DEAD_LETTERS),
+    "closes": lambda: meanings(reasons.CLOSES),
+    "exit_codes": lambda: meanings(reasons.EXIT_CODES),
+}
 
 
 # Names

@@ -70,26 +70,6 @@ def test_settings_table() -> None:
     assert all(len(row) == 4 and row[3].endswith(".") for row in table)
 
 
-def test_table_of_keys() -> None:
-    """The table of keys names those that keys.lua documents, with their types."""
-    documented = dict(
-        re.findall(
-            r"^--   ([\w:.]+) +(hash|zset|list|set|string|the)\b",
-            (LUA / "shared" / "keys.lua").read_text("utf-8"),
-            re.M,
-        )
-    )
-    documented["seen:RUN"] = "by filter"
-    del documented["seen:RUN..."]
-    named = {}
-    (table,) = tables("docs/reference/keys.md")
-    for keys, types, _ in table:
-        names = re.findall(r"`([^`]+)`", keys)
-        kinds = types.split(", ")
-        named.update(zip(names, kinds, strict=True))
-    assert named == documented
-
-
 def test_commands_in_the_text() -> None:
     """Each `scrapy redisq …` that the text names is taken by the command line."""
     for command in set(re.findall(r"`scrapy redisq\s([^`]+)`", "".join(TEXTS.values()))):

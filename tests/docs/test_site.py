@@ -21,11 +21,13 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command += ["-d", str(tmp_path / "doctrees"), str(ROOT / "docs"), str(tmp_path / "site")]
     built = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert built.returncode == 0, built.stderr
-    settings = (tmp_path / "site/reference/settings.html").read_text("utf-8")
-    assert "https://docs.scrapy.org/en/latest/topics/settings.html#std-setting-DOWNLOAD_DELAY" in (
-        settings
-    )
-    assert 'id="redisq-lease-ttl"' in settings
+    for page, part in (
+        ("settings", "docs.scrapy.org/en/latest/topics/settings.html#std-setting-DOWNLOAD_DELAY"),
+        ("settings", 'id="redisq-lease-ttl"'),
+        ("keys", "histories"),
+        ("reasons", "slots_set_aside"),
+    ):
+        assert part in (tmp_path / f"site/reference/{page}.html").read_text("utf-8")
     pages = re.findall(r"\]\((.*?)\)", (tmp_path / "site/llms.txt").read_text("utf-8"))
     assert len(pages) > 40
     assert all((tmp_path / "site" / page).is_file() for page in pages)

@@ -20,7 +20,7 @@
 --                           shared/guard.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
---   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
+--   queue:SLOT:P    list    entries of a slot and priority, the next to be claimed leftmost
 --   delayed         zset    "ID:" .. record -> when it is due (microseconds)
 --   leases:WORKER   hash    lease id -> record
 --   workers         zset    worker -> its deadline (microseconds; 0: it was taken for dead, and has
@@ -50,18 +50,18 @@
 --   tokens:WORKER   hash    slot -> downloads that the worker may have at a time
 --   robots          hash    host -> "text" .. its robots.txt, compressed, or "lock"
 --   robots_until    zset    host -> when that expires (microseconds)
---   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
---                           that expires
---   seen:RUN...             the dupefilter; RUN, its generation, is the run that began it
---   seen:RUN.starts...      identities of the run's start requests, see new_starts()
+--   reaped          string  exists for a second after a reap
+--   seen:RUN...     varies  the dupefilter; RUN, its generation, is the run that began it, or
+--                           "alone" of one without this scheduler. seen:RUN.starts... has the
+--                           identities of the run's start requests, see new_starts()
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
 --   post            zset    id of a post -> when any worker may take it (us), see shared/post.lua
 --   posted          hash    id of a post -> what it is: links to other shards
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 --   series:SECONDS  list    samples of the counts, one in so many s, see shared/past.lua
---   marks           list    what happened to the fleet, see there
---   actions         list    what people have done, see past.lua
+--   marks           list    what happened to the fleet, see shared/past.lua
+--   actions         list    what people have done, see shared/past.lua
 --   history         zset    what a request that is finished is known by -> when it was (us)
 --   histories       hash    the same -> msgpack map of what became of it, see worker/page.py
 
