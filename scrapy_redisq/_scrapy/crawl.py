@@ -163,30 +163,39 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
 
     SIGTERM ends the reactor, and the process, at once: a join on its way would leave a worker
     behind, for which others wait. So the reactor waits for the crawl's end, `JOINING` at most.
+    Whoever ends a reactor of their own (`CrawlerRunner`) tells no crawl of it.
     """
     engine: Any = crawler.engine
     tasks: list[asyncio.Task[None]] = []  # the loop alone would forget it
     over = asyncio.Event()
     trigger: Any = None
+    reactor_ends = False
 
     async def stop() -> None:
         while not engine.running:
+            if over.is_set():  # a handler of spider_opened has closed it
+                return
             await asyncio.sleep(STARTING_POLL)
         crawler.crawling = True
         await crawler.stop_async()
 
     def started() -> None:
-        forget()
-        if not crawler.crawling:
+        if reactor_ends or not crawler.crawling:
             tasks.append(asyncio.ensure_future(stop()))
+        else:
+            forget()
+
+    def closed() -> None:
+        forget()
+        over.set()
 
     async def until_over() -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(over.wait(), JOINING)
 
     def shutting_down() -> Deferred[None]:
-        nonlocal trigger
-        trigger = None
+        nonlocal trigger, reactor_ends
+        trigger, reactor_ends = None, True
         return deferred_from_coro(until_over())
 
     def forget() -> None:
@@ -196,7 +205,7 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
             trigger = None
 
     crawler.signals.connect(started, signals.engine_started, weak=False)
-    crawler.signals.connect(over.set, signals.spider_closed, weak=False)
+    crawler.signals.connect(closed, signals.spider_closed, weak=False)
     if is_reactor_installed():
         from twisted.internet import reactor as installed  # noqa: PLC0415
 
@@ -205,8 +214,7 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        over.set()
-        forget()
+        closed()
         raise
 
 

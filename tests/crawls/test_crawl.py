@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import scrapy
 
+from lab.launcher import fork
 from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, linked_pages
@@ -19,7 +22,7 @@ from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
 from tests.harness.busy import Busy
 from tests.harness.command import Redisq
-from tests.harness.crawl import Crawl, Run, several, wait_until_joined
+from tests.harness.crawl import PROJECT, Crawl, Run, several, wait_until_joined
 
 SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 NOBODY = "redis://user:s3cret@127.0.0.1:9/0"
@@ -398,6 +401,57 @@ class TestTrouble:
             worker.terminate()
             worker.wait()
             assert client.zcard(workers) == 0, worker.log
+
+    def test_told_to_stop_while_one_of_two_joins(
+        self, redis_server: RedisServer, tmp_path: Path
+    ) -> None:
+        """In one process: the other one is over while this one, which has joined meanwhile, is
+        leaving."""
+        environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": "crawls.settings"}
+        with (
+            Site(linked_pages(100, delay=1.5)) as site,
+            Proxy(redis_server.port) as proxy,
+            redis_server.client() as client,
+        ):
+            proxy.round_trip = 0.5
+            slow = f"redis://127.0.0.1:{proxy.port}/0"
+            urls = {"one": redis_server.url, "other": slow}
+            settings = [{"REDISQ_FRONTIER": name, "REDISQ_URL": url} for name, url in urls.items()]
+            file = tmp_path / "settings"
+            file.write_text(json.dumps(settings))
+            command = [str(file), "follow", site.url]
+            process = fork("crawls.several", command, PROJECT, tmp_path / "log", environment)
+            try:
+                wait_until(site.counts, 30, "one of them fetches")
+                wait_until(lambda: client.zcard("redisq:{other:0}:workers"), 30, "the other joins")
+                process.send_signal(signal.SIGTERM)
+                process.wait(30)
+            finally:
+                process.kill()
+            log = (tmp_path / "log").read_text()
+            assert [client.zcard(f"redisq:{{{name}:0}}:workers") for name in urls] == [0, 0], log
+
+    def test_its_reactor_ends_while_it_joins(
+        self, redis_server: RedisServer, tmp_path: Path
+    ) -> None:
+        """A script's own reactor ends at SIGTERM without a word to the crawl, which would go on."""
+        workers = "redisq:{follow:0}:workers"
+        environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": "crawls.settings"}
+        with (
+            Site(linked_pages(1_000)) as site,
+            Proxy(redis_server.port) as proxy,
+            redis_server.client() as client,
+        ):
+            proxy.round_trip = 0.5
+            command = ["follow", site.url, f"redis://127.0.0.1:{proxy.port}/0"]
+            script = fork("crawls.runner", command, PROJECT, tmp_path / "log", environment)
+            try:
+                wait_until(lambda: client.zcard(workers), 30, "it is registered")
+                script.send_signal(signal.SIGTERM)
+                assert script.wait(30) == 0
+            finally:
+                script.kill()
+            assert client.zcard(workers) == 0, (tmp_path / "log").read_text()
 
     def test_stopped_while_it_waits_for_redis(self, redis_server: RedisServer, crawl: Run) -> None:
         """Without a reactor, too, it ends soon after Redis is there, and leaves the rest."""
