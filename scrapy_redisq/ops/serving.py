@@ -52,16 +52,17 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
     """Answers at ``host`` and ``port`` (0: a free one) while the context lasts; gives the port that
     it is. Of more than `MOST_SILENT` connections the oldest are closed. Raises OSError if it cannot
     listen."""
-    silent: dict[web.RequestHandler, None] = {}
+    silent: dict[web.RequestHandler, asyncio.BaseTransport | None] = {}
     """The oldest come first. Of those that have ended some are still in it."""
 
     @web.middleware
     async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
         silent.pop(request.protocol, None)
+        transport = request.transport
         try:
             return await handler(request)
         finally:
-            silent[request.protocol] = None
+            silent[request.protocol] = transport
 
     app.middlewares.insert(0, noted)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, keepalive_timeout=KEPT_ALIVE)
@@ -69,13 +70,18 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
     answering, loop = runner.server, asyncio.get_running_loop()
     assert answering is not None
 
+    def cut(protocol: web.RequestHandler, transport: asyncio.BaseTransport | None) -> None:
+        protocol.force_close()
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()  # else it stays open until its answers are read
+
     def connected() -> web.RequestHandler:
         protocol = answering()
         silent[protocol] = None
         while len(silent) > MOST_SILENT:
             oldest = next(iter(silent))
-            del silent[oldest]
-            loop.call_soon(oldest.force_close)  # it may be so new that it has no transport yet
+            # It may be so new that it has no transport yet.
+            loop.call_soon(cut, oldest, silent.pop(oldest))
         return protocol
 
     try:

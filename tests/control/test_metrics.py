@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -13,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from aiohttp import web
 
 from lab.proxy import Proxy
-from lab.servers import RedisServer
+from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Finish
@@ -86,6 +88,35 @@ def test_connections_that_ask_nothing(
         silent[-2].settimeout(0.2)
         with pytest.raises(TimeoutError):
             silent[-2].recv(1)
+
+
+def test_connections_that_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ask, and leave the answers in the server: of them no more stay open than of others."""
+    monkeypatch.setattr(serving, "MOST_SILENT", 10)
+    asked: dict[asyncio.BaseTransport, None] = {}
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        asked[request.transport] = None
+        return web.Response(body=bytes(1_000_000))
+
+    def app() -> web.Application:
+        made = web.Application()
+        made.add_routes([web.get("/", answer)])
+        return made
+
+    def still_open() -> int:
+        return sum(one.get_extra_info("socket").fileno() >= 0 for one in asked)
+
+    with (
+        contextlib.closing(Answering(app)) as running,
+        contextlib.ExitStack() as opened,
+    ):
+        for number in range(1, 31):
+            one = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), 10))
+            one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 8)
+            wait_until(lambda: len(asked) == number, 10, "it has asked")  # noqa: B023
+        wait_until(lambda: still_open() <= 10, 10, "the oldest are gone")
 
 
 def crawl(frontier: Frontier) -> Member:
