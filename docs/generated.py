@@ -38,15 +38,19 @@ _MADE = re.compile(r"<!-- made by make docs: (\w+) -->")
 # Pages
 
 
-def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Files that lie beside docs/ are taken from there, and links that lead out of docs/ lead to
-    pages of the site, or become text."""
-    folder, text = f"docs/{posixpath.dirname(docname)}", source[0]
+def whole(docname: str, text: str) -> str:
+    """The Markdown of a page: of a file beside docs/ from there, and with what the code knows."""
     if (above := f"{docname.upper()}.md") in ABOVE:
-        folder, text = "", (ROOT / above).read_text("utf-8")
+        text = (ROOT / above).read_text("utf-8")
+    return _MADE.sub(lambda match: MADE[match[1]](), text)
+
+
+def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Links that lead out of docs/ lead to pages of the site, or become text."""
+    folder = "" if f"{docname.upper()}.md" in ABOVE else f"docs/{posixpath.dirname(docname)}"
+    text = whole(docname, source[0])
     if docname == "index":
         text += contents(text)
-    text = _MADE.sub(lambda match: MADE[match[1]](), text)
 
     def inside(match: re.Match[str]) -> str:
         picture, label, path, anchor = match.groups("")
@@ -71,7 +75,12 @@ def contents(text: str) -> str:
 
 
 def write_llms_txt(app: Sphinx, exception: Exception | None) -> None:
-    """``llms.txt``: the index, for programs that read; its links lead to Markdown."""
+    """``llms.txt``: the index, for programs that read; its links lead to Markdown, as a whole."""
+    if exception:
+        return
+    for docname in app.env.found_docs:
+        text = Path(app.env.doc2path(docname)).read_text("utf-8")
+        Path(app.outdir, f"_sources/{docname}.md.txt").write_text(whole(docname, text), "utf-8")
     text = Path(app.srcdir, "index.md").read_text("utf-8")
     text = re.sub(r"\]\((?!\.\./|https?:)([\w/-]+\.md)(#[^)]*)?\)", r"](_sources/\1.txt)", text)
     Path(app.outdir, "llms.txt").write_text(text, "utf-8")
