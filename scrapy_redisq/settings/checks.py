@@ -198,7 +198,9 @@ _PAUSE = seconds(0, YEAR)
 
 def _listed(value: Any) -> list[Any]:
     if isinstance(value, str):
+        # As a command line or the environment has it: a,b or [a, b] or ["a", "b"].
         value = value.strip().removeprefix("[").removesuffix("]").split(",")
+        value = [item.strip(" '\"") for item in value]
     items = [item.strip() if isinstance(item, str) else item for item in value]
     return [item for item in items if item != ""]
 

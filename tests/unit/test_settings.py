@@ -87,12 +87,14 @@ def test_text_from_the_command_line() -> None:
             "REDISQ_KEEP_SEEN": "1",
             "REDISQ_RETRY_DELAYS": "[1, 10, 60]",
             "REDISQ_REQUEST_CLASSES": "shop.requests.Rendered, shop.requests.Api",
+            "REDISQ_META_KEYS": '["playwright_page_methods", "impersonate_args"]',
         }
     )
     assert (settings.lease_ttl, settings.max_leases) == (5.0, 7)
     assert (settings.resume, settings.keep_seen) == (False, True)
     assert settings.retry_delays == (1, 10, 60)
     assert RedisqSettings.read({"REDISQ_RETRY_DELAYS": 5}).retry_delays == (5,)
+    assert settings.meta_keys == ("playwright_page_methods", "impersonate_args")
     assert settings.request_classes == ("shop.requests.Rendered", "shop.requests.Api")
 
 
