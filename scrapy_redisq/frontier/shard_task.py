@@ -160,7 +160,8 @@ async def _send(session: ShardSession, want: int, demand: Demand) -> Reply | Non
         await asyncio.sleep(REOPEN_PAUSE)
     session.outgoing.tally.update(round_trips.took(time.monotonic() - sent_at))
     if reply.status in {"ok", "replayed"}:
-        run.worker.received(session, reply, turns, sent_at)
+        told = turns if reply.status == "ok" else []  # the rest is told again
+        run.worker.received(session, reply, told, sent_at)
         return reply
     if reply.status == "lost":
         raise FrontierLost(

@@ -21,6 +21,7 @@ from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
+from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
 from tests.harness.busy import Busy
@@ -268,6 +269,20 @@ def test_a_turn_in_a_lost_reply_is_as_new(member: Callable[..., Worker]) -> None
     assert (reply.status, len(reply.leases)) == ("replayed", 1)
     ((_, left, news, next_start, *_),) = reply.turns
     assert (left > 0, news, next_start > 0) == (True, 1, True)
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 1}, {"delay": 5}])
+def test_an_exchange_that_arrives_late(
+    member: Callable[..., Worker], client: redis.Redis, limit: dict[str, Any]
+) -> None:
+    """Its worker has sent it again meanwhile, and was answered. What it tells of a turn, or of
+    tokens, is not true any more: no other worker gets what this one has."""
+    first, second = member({"host": limit}), member({"host": limit})
+    first.send(f"/{n}" for n in range(4))
+    late = first.sessions[0].call(want=1, turns=report(done=1))
+    assert len(ask(first, 1).leases) == 1
+    assert execute(client, late).status == "replayed"
+    assert ask(second, 1).leases == []
 
 
 def test_tokens_of_the_dead_and_of_those_who_leave(

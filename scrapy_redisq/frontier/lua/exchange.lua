@@ -104,7 +104,10 @@ if not replayed then
 end
 local turns = input.turns or NONE
 limited = limited or #turns > 0
-for _, item in ipairs(turns) do report_turn(worker, item) end
+-- One that arrives late tells of turns and tokens that the worker has had since, or has no more.
+if not replayed then
+  for _, item in ipairs(turns) do report_turn(worker, item) end
+end
 
 -- 6. promote
 local due = promote(meta.order)
