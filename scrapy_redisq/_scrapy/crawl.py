@@ -169,11 +169,11 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
     tasks: list[asyncio.Task[None]] = []  # the loop alone would forget it
     over = asyncio.Event()
     trigger: Any = None
-    reactor_ends = False
+    reactor_ends = is_closed = False
 
     async def stop() -> None:
         while not engine.running:
-            if over.is_set():  # a handler of spider_opened has closed it
+            if is_closed:  # by a handler of spider_opened
                 return
             await asyncio.sleep(STARTING_POLL)
         crawler.crawling = True
@@ -186,6 +186,8 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
             forget()
 
     def closed() -> None:
+        nonlocal is_closed
+        is_closed = True
         forget()
         over.set()
 
@@ -214,7 +216,8 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        closed()
+        over.set()
+        forget()
         raise
 
 
