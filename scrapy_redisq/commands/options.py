@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.serialization.recurrence import seconds_of
 
 GLOBAL_OPTIONS = """\
 Scrapy's own options work too, among them:
@@ -43,6 +44,14 @@ def add_command(
     )
     parser.set_defaults(run=run, check=check or (lambda arguments: None), error=parser.error)
     return parser
+
+
+def interval(text: str) -> float:
+    """The seconds of an option."""
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:

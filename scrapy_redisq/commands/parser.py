@@ -17,6 +17,7 @@ from scrapy_redisq.commands import (
     embedded_server,
     exporter,
     push,
+    schedule,
     slots,
     status,
     url,
@@ -26,7 +27,7 @@ from scrapy_redisq.commands import (
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS
 
 COMMANDS = (
-    *(status, autoscale, exporter, slots, url, workers, push, dead, whole_crawl),
+    *(status, autoscale, exporter, slots, url, workers, push, schedule, dead, whole_crawl),
     *(embedded_server, doctor, dashboard),
 )
 """In the order in which help has them."""

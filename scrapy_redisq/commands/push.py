@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from argparse import Namespace
+import time
+from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from scrapy_redisq.commands.display import clean, one_line
-from scrapy_redisq.commands.options import add_command, add_name
+from scrapy_redisq.commands.options import add_command, add_name, interval
 from scrapy_redisq.commands.project import Project, listed
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.words import counted
+from scrapy_redisq.serialization.meta import MAX_DELAY
+from scrapy_redisq.serialization.recurrence import INTERVAL_TAKES
 
 READ_BYTES = 65_536
 """The capacity of a pipe on Linux."""
@@ -34,6 +38,7 @@ EXAMPLES = """\
 examples:
   scrapy redisq push books https://books.example/
   scrapy redisq push books - < urls.txt
+  scrapy redisq push books --in 2h --every 1d https://books.example/new
   echo '{"url": "https://books.example/1", "callback": "parse_book"}' \\
       | scrapy redisq push books -
 
@@ -46,12 +51,42 @@ def add_options(commands: Any) -> None:
         commands, "push", run, help="add requests", text=TEXT, examples=EXAMPLES, check=_check
     )
     add_name(push)
+    first = push.add_mutually_exclusive_group()
+    first.add_argument(
+        "--in", dest="after", metavar="TIME", type=interval, default=0.0, help="fetched after that"
+    )
+    first.add_argument(
+        "--at",
+        dest="after",
+        metavar="WHEN",
+        type=_moment,
+        help="fetched then: 2030-01-31T08:00, in local time, or with a zone (+00:00)",
+    )
+    push.add_argument(
+        "--every",
+        metavar="TIME",
+        type=interval,
+        help='fetched again so long after it was finished, until "schedule --remove"; TIME is '
+        f"{INTERVAL_TAKES}",
+    )
     push.add_argument(
         "requests",
         metavar="URL",
         nargs="+",
         help="a URL or a JSON object; or - alone: read them from stdin, one on each line",
     )
+
+
+def _moment(text: str) -> float:
+    """Seconds from now until a moment."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r}: takes a time such as 2030-01-31T08:00") from None
+    seconds = moment.timestamp() - time.time()
+    if not 0 <= seconds <= MAX_DELAY:
+        raise ArgumentTypeError(f"{text!r}: takes a time within a year from now")
+    return seconds
 
 
 def _check(arguments: Namespace) -> None:
@@ -87,7 +122,8 @@ def run(arguments: Namespace, project: Project) -> int:
         numbers = itertools.count(1)
         try:
             for batch in batches:
-                _push(frontier, zip(batch, numbers, strict=False), unit, total)
+                numbered = zip(batch, numbers, strict=False)
+                _push(frontier, numbered, unit, total, arguments)
         except BaseException:
             print(f"{name}: stopped after {_told(total)}", file=sys.stderr)
             raise
@@ -101,7 +137,11 @@ def _told(total: Counter[str]) -> str:
 
 
 def _push(
-    frontier: Frontier, batch: Iterable[tuple[bytes, int]], unit: str, total: Counter[str]
+    frontier: Frontier,
+    batch: Iterable[tuple[bytes, int]],
+    unit: str,
+    total: Counter[str],
+    when: Namespace,
 ) -> None:
     items: dict[int, Any] = {}
     wrong: dict[int, str] = {}
@@ -113,7 +153,7 @@ def _push(
             wrong[number] = str(error)
     pushed, numbers = Pushed(), [*items]
     try:
-        frontier.push(items.values(), result=pushed)
+        frontier.push(items.values(), after=when.after, every=when.every, result=pushed)
     finally:
         wrong |= {numbers[index - 1]: text for index, text in pushed.errors}
         total.update(new=pushed.accepted, duplicates=pushed.duplicates, bad=len(wrong))

@@ -12,6 +12,7 @@
 ``observed``      replies of the shards, summed
 ``why``           why nothing happens, from those
 ``scaling``       how many workers would have work, from those
+``schedule``      requests that come again
 ``seeds``         entries of pushed requests
 ``words``         numbers, sizes and times for people
 """

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from scrapy.http import Request
 
 from scrapy_redisq.control.looks import LookMethods
-from scrapy_redisq.control.seeds import Seed, SeedReader
+from scrapy_redisq.control.schedule import ScheduleMethods
+from scrapy_redisq.control.seeds import Seed, SeedReader, times
 from scrapy_redisq.control.slot_status import SlotMethods
 from scrapy_redisq.control.urls import WAITS, UrlMethods
 from scrapy_redisq.errors import (
@@ -60,7 +61,7 @@ class Pushed:
     errors: list[tuple[int, str]] = field(default_factory=list)
 
 
-class Frontier(LookMethods, SlotMethods, UrlMethods):
+class Frontier(LookMethods, ScheduleMethods, SlotMethods, UrlMethods):
     """All crawl state of one crawl, as seen from outside.
 
     >>> with Frontier.from_url("redis://localhost", "books") as frontier:
@@ -154,9 +155,19 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
 
     # Pushing
 
-    def push(self, requests_or_urls: Iterable[Any], *, result: Pushed | None = None) -> Pushed:
+    def push(
+        self,
+        requests_or_urls: Iterable[Any],
+        *,
+        after: str | float = 0,
+        every: str | float | Mapping[str, Any] | None = None,
+        result: Pushed | None = None,
+    ) -> Pushed:
         """Add requests: URLs, mappings of fields (url, method, headers, body, cookies, meta,
         cb_kwargs, callback, priority, dont_filter), or ``scrapy.Request`` objects.
+
+        They wait for the time ``after`` ("2h", or seconds), and come again ``every`` so often, as
+        ``meta["redisq_every"]`` says, unless their own meta says something else.
 
         On a complete run this begins a new one, unless that has a name (REDISQ_RUN). What is wrong
         with single requests is in the result's ``errors``. Waits while the frontier is full, so not
@@ -167,8 +178,9 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
         if isinstance(requests_or_urls, (str, bytes, Mapping, Request)):
             raise TypeError(f"takes a list of requests, not {requests_or_urls!r:.100}")
         result = Pushed() if result is None else result
+        meta = times(after, every)
         try:
-            self._push(requests_or_urls, result)
+            self._push(requests_or_urls, result, meta)
         except TROUBLE as error:
             if not self._server.masters:
                 raise
@@ -195,13 +207,15 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
             raise ValueError(pushed.errors[0][1])
         return {**told, "how": "pushed"}
 
-    def _push(self, requests_or_urls: Iterable[Any], result: Pushed) -> None:
+    def _push(
+        self, requests_or_urls: Iterable[Any], result: Pushed, meta: Mapping[str, Any]
+    ) -> None:
         joined: calls.Joined | None = None
         numbered = enumerate(requests_or_urls, start=1)
         # Without a limit of its own that of its workers holds.
         growth = self._settings.growth_limit() or self._growth_limit(self._meta(self._status(0)))
         while chunk := list(itertools.islice(numbered, self._room(growth))):
-            seeds = self._read(chunk, result)
+            seeds = self._read(chunk, result, meta)
             told = False
             while seeds:
                 try:
@@ -224,12 +238,14 @@ class Frontier(LookMethods, SlotMethods, UrlMethods):
                     result.duplicates += outcome.count("0")
                     seeds = others
 
-    def _read(self, chunk: list[tuple[int, Any]], result: Pushed) -> list[Seed]:
+    def _read(
+        self, chunk: list[tuple[int, Any]], result: Pushed, meta: Mapping[str, Any]
+    ) -> list[Seed]:
         """Those that can be pushed; what is wrong with the others is among the result's errors."""
         seeds = []
         for at, item in chunk:
             try:
-                seeds.append(self._seeds.read(item))
+                seeds.append(self._seeds.read(item, meta))
             except Unserializable as error:
                 result.errors.append((at, f"{error}; {error.cure}" if error.cure else str(error)))
             except (RedisqError, ValueError, TypeError) as error:

@@ -18,9 +18,12 @@ from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.fields import request_from_fields
 from scrapy_redisq.serialization.identity import of_nowhere
 from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
+from scrapy_redisq.serialization.recurrence import EVERY_KEY, Recurrence, seconds_of
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.settings.settings import RedisqSettings
+
+NO_META: Mapping[str, Any] = {}
 
 DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
@@ -37,6 +40,17 @@ class Seed:
     """Seconds, from ``meta["redisq_delay"]``."""
     identity: bytes | None = None
     """Identity of an unfiltered request."""
+
+
+def times(after: str | float, every: str | float | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Meta of a request that waits for the time ``after``, and comes again ``every`` so often.
+    Raises ValueError with what these take."""
+    meta: dict[str, Any] = {}
+    if after != 0:
+        meta[DELAY_KEY] = seconds_of(after)
+    if every is not None:
+        meta[EVERY_KEY] = Recurrence.of(every).stored()
+    return meta
 
 
 class SeedReader:
@@ -79,8 +93,11 @@ class SeedReader:
                 f"Frontier.from_url its method as `fingerprint`",
             )
 
-    def read(self, item: str | Mapping[str, Any] | Request) -> Seed:
-        """The seed of a URL, of a mapping of fields, or of a request without callbacks.
+    def read(
+        self, item: str | Mapping[str, Any] | Request, meta: Mapping[str, Any] = NO_META
+    ) -> Seed:
+        """The seed of a URL, of a mapping of fields, or of a request without callbacks. ``meta`` is
+        added to its own, which goes over it.
 
         Raises `RedisqError`, ValueError or TypeError with what is wrong with it, and whatever a
         fingerprinter of the project raises.
@@ -93,6 +110,10 @@ class SeedReader:
             request = item
         else:
             raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
+        if meta:
+            request = request.replace(meta={**meta, **request.meta})
+        if EVERY_KEY in request.meta:
+            Recurrence.of(request.meta[EVERY_KEY])
         delay = 0.0
         if DELAY_KEY in request.meta:
             delay = delay_of(request.meta)

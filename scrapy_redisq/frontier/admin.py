@@ -127,7 +127,8 @@ class Portion(NamedTuple):
 
 
 def find(name: str, shard: int, place: str, slot: str, text: str, cursor: str) -> Call[Portion]:
-    """Look for requests of a slot with ``text`` in them, at about 300 of one place."""
+    """Look for requests of a slot ("": of all, where the place is no queue) with ``text`` in them,
+    at about 300 of one place."""
 
     def decode(reply: Any) -> Portion:
         cursor, looked, *flat = reply
@@ -253,13 +254,17 @@ def rule(name: str, shard: int, slot: str, **what: bool | str) -> Call[bool]:
     return call_of("slots/rule", name, shard, bool, slot=slot, **what)
 
 
-def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]:
-    """-> (how many requests were dropped, cursor for the next call or "")."""
+def drop(
+    name: str, shard: int, slot: str, cursor: str, record: bytes | None = None
+) -> Call[tuple[int, str]]:
+    """-> (how many requests were dropped, cursor for the next call or ""). With ``record``: the
+    delayed request of that record alone."""
 
     def decode(reply: Any) -> tuple[int, str]:
         return reply[0], reply[1].decode()
 
-    return call_of("slots/drop", name, shard, decode, slot=slot, cursor=cursor)
+    which = {} if record is None else {"record": raw_string(record)}
+    return call_of("slots/drop", name, shard, decode, slot=slot, cursor=cursor, **which)
 
 
 # Orders to workers, and to the run

@@ -9,5 +9,6 @@
     callbacks        the names of a spider's methods
     meta             which keys of meta are safe; delays and counts of retries in it
     identity         identities of unfiltered requests
+    recurrence       intervals of requests that come again
     fields           requests as people write and read them, without a spider
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, NamedTuple, cast
 
 from msgspec import Meta, MsgspecError, Struct, ValidationError
@@ -329,6 +329,22 @@ def back_offs(entry: bytes) -> int:
 def with_back_offs(entry: bytes, number: int) -> bytes:
     """The same request, as if it had been sent back so often."""
     return bytes([FORMAT | min(MOST_BACK_OFFS, number) << 4]) + entry[1:]
+
+
+def next_time(
+    entry: bytes, identity: bytes, meta: Mapping[str, Any], headers: Mapping[bytes, bytes]
+) -> bytes:
+    """Return the entry of the same request when it comes again, as if it had never been retried or
+    sent back. ``meta`` and ``headers`` go over its own; a header that is b"" is left out.
+
+    Raises `Undecodable` for an entry that cannot be read.
+    """
+    found = decode_entry(entry)
+    found.identity = identity
+    found.meta = {k: v for k, v in (found.meta or {}).items() if k != "retry_times"} | dict(meta)
+    kept = {k: v for k, v in (found.headers or {}).items() if k not in headers}
+    found.headers = (kept | {k: [v] for k, v in headers.items() if v}) or None
+    return _PREFIX + _encode_packed(found, len(entry) + 1_000)
 
 
 def forget_retries(entry: bytes) -> bytes | None:

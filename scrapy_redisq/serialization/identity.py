@@ -35,6 +35,7 @@ UNMARKED_META = frozenset(
         # Of this package, of proxies, what Scrapy itself writes, and the numbers that Scrapinghub's
         # entry point counts up in each process.
         "redisq_delay",
+        "redisq_every",
         "proxy",
         "_auth_proxy",
         "_hsid",
@@ -166,6 +167,12 @@ def of_child(
     """
     marked, number = _marks_and_number(fingerprint, request, repeats)
     return _digest(b"child", page, b"%d" % retries, fingerprint, marked, b"%d" % number)
+
+
+def of_next_time(before: bytes) -> bytes:
+    """The identity of a request that comes again, by that of the time before: what its page asks
+    for is new each time."""
+    return _digest(b"again", before)
 
 
 def of_refused(request: Request) -> bytes:

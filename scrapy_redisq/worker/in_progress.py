@@ -15,6 +15,7 @@ from scrapy_redisq.errors import with_causes
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in
+from scrapy_redisq.serialization.recurrence import Answer
 from scrapy_redisq.worker.page import Page, Problem
 
 logger = logging.getLogger(__name__)
@@ -167,6 +168,8 @@ class InProgress:
         if page is None:
             return
         page.download.status = status = response.status
+        if page.every is not None and page.every.bounds is not None:
+            page.download.answer = Answer.of(response)
         if page.download.exhausted == status:
             text = f"status {status} from {response.url:.500}"
             self.mark_failed(request, Problem("retries", text, status=status, provisional=True))

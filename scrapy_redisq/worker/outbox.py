@@ -35,6 +35,7 @@ from scrapy_redisq.serialization.meta import (
     retry_times,
     without_delay,
 )
+from scrapy_redisq.serialization.recurrence import EVERY_KEY, Recurrence
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -112,7 +113,7 @@ class Outbox:
         self._kept = kept
         self._seen_cache = SeenCache()
         self._explained: set[tuple[str, str]] = set()
-        self._warned_delay = self._warned_shared = False
+        self._warned_delay = self._warned_every = self._warned_shared = False
         self._start = Output()
         self._own_start = secrets.token_bytes(16)
 
@@ -138,7 +139,7 @@ class Outbox:
             self._run_session.count("duplicates", 1)
             return self.duplicate(given)
         page = self._asking_page()
-        request, delay = self._delay(given, page)
+        request, delay = self._delay(self._recurring(given), page)
         self._check_body(request)
         filtered = not request.dont_filter
         if self._foreign_filter is not None:
@@ -180,6 +181,19 @@ class Outbox:
         if self.pauses_retries and page is not None and _is_tried_again(request, page):
             return request, retry_pause(self._settings.retry_delays, retry_times(request.meta))
         return request, 0.0
+
+    def _recurring(self, request: Request) -> Request:
+        """The request, once it is looked at when it comes again."""
+        try:
+            if EVERY_KEY in request.meta:
+                Recurrence.of(request.meta[EVERY_KEY])
+        except ValueError as error:
+            self._stats.inc_value("redisq/bad_every")
+            if not self._warned_every:
+                logger.error("%s does not come again: %s (more are only counted)", request, error)
+            self._warned_every = True
+            return request.replace(meta={k: v for k, v in request.meta.items() if k != EVERY_KEY})
+        return request
 
     def _telling_url(self, request: Request) -> str:
         """The URL if it says all that the fingerprint does, else ""."""
@@ -288,6 +302,8 @@ class Outbox:
     def _take_retry(self, one: _Asked) -> bool:
         page, request = one.page, one.request
         assert page is not None
+        if page.every is not None:  # which its meta does not say any more
+            request = request.replace(meta={**request.meta, EVERY_KEY: page.every.stored()})
         identity = identity_in(page.lease.entry)
         try:
             entry = self._serializer.dumps(request, identity)
@@ -345,6 +361,8 @@ class Outbox:
         if not self._kept.take(page, one.delay, one.own if one.filtered else None):
             return self.duplicate(request)
         self._explain(request, error)
+        if request.meta.pop(EVERY_KEY, None) is not None:
+            logger.warning("%s stays in this process, and does not come again", request)
         self._stats.inc_value("scheduler/unserializable")
         return True
 

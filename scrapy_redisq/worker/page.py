@@ -16,9 +16,10 @@ from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Letter
 from scrapy_redisq.frontier.seen import exact_member
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.reasons import DeadReason
-from scrapy_redisq.serialization.entry_format import back_offs, with_back_offs
-from scrapy_redisq.serialization.identity import UNMARKED_META, Repeats
-from scrapy_redisq.serialization.meta import retry_times
+from scrapy_redisq.serialization.entry_format import back_offs, next_time, with_back_offs
+from scrapy_redisq.serialization.identity import UNMARKED_META, Repeats, of_next_time
+from scrapy_redisq.serialization.meta import milliseconds, retry_times
+from scrapy_redisq.serialization.recurrence import EVERY_KEY, Answer, Recurrence
 
 MOST_HELD = 1_000
 """Objects of one page that are remembered."""
@@ -83,13 +84,15 @@ class Download(Struct):
 
     ``status`` is that of its response. ``ignored``: a downloader middleware has raised
     `IgnoreRequest`. After the status ``exhausted`` (0: an exception) no further retry was made: a
-    problem only if the spider is not given the response.
+    problem only if the spider is not given the response. ``answer``: what the content is known by,
+    of a page that comes again.
     """
 
     began: float = 0.0
     status: int = 0
     exhausted: int | None = None
     ignored: bool = False
+    answer: Answer | None = None
 
 
 class Output:
@@ -131,7 +134,8 @@ class Page(Struct, eq=False):
 
     ``problem`` is there once something went wrong. The page is not over while it ``waits_for``
     something: items that their sink has not written, or kept requests. ``tries``: how often the
-    request was sent back before, because its slot or its sink was in trouble.
+    request was sent back before, because its slot or its sink was in trouble. ``every``: it comes
+    again.
 
     At its end ``back`` goes first: the next worker that claims the page fetches it again. Then
     comes ``retry``, a request that takes the page's place.
@@ -148,6 +152,7 @@ class Page(Struct, eq=False):
     back: Finish | None = None
     retry: Finish | None = None
     tries: int = 0
+    every: Recurrence | None = None
 
     asked_again = True
     is_kept = False
@@ -181,6 +186,17 @@ class Page(Struct, eq=False):
             self.back = Finish(lease.id, "retried", entry=entry, priority=lease.priority, delay=ms)
         else:
             self.back = Finish(lease.id, "backed_off", entry=entry)
+
+    def come_again(self, identity: bytes) -> float:
+        """Let the request, which is known by ``identity``, take its own place after its interval;
+        -> the seconds until then. Whatever went wrong, it is no dead letter."""
+        assert self.every is not None
+        lease, every = self.lease, self.every.after(self.download.answer)
+        meta = {EVERY_KEY: every.stored()}
+        entry = next_time(lease.entry, of_next_time(identity), meta, every.headers)
+        delay = milliseconds(every.every)
+        self.retry = Finish(lease.id, "retried", entry=entry, priority=lease.priority, delay=delay)
+        return every.every
 
     def blame(self, most: int) -> None:
         """The page itself is at fault: times that it was sent back count as retries, once. From

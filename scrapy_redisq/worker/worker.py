@@ -34,6 +34,7 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import Demand
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.reasons import CloseReason
+from scrapy_redisq.serialization.recurrence import EVERY_KEY, Recurrence
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.server.access import cancel
@@ -228,6 +229,7 @@ class Worker:
             lease, session = popped
             try:
                 request = self.serializer.loads(lease.entry)
+                every = self._recurrence(request)
             except Undecodable as error:
                 foreign = isinstance(error, ForeignEntry)
                 problem = Problem(
@@ -236,7 +238,7 @@ class Worker:
                 self._tell_of_death(problem, None, lease.slot)
                 session.finish(problem.finish(lease.id))
                 continue
-            self.in_progress.begin(Page(request, lease, session))
+            self.in_progress.begin(Page(request, lease, session, every=every))
             self.engine.downloads.handed_out(request, lease.slot)
             self.gate.turns.handed_out(request, lease.slot)
             if self._is_low(self._want(downloading), downloading):
@@ -246,6 +248,17 @@ class Worker:
         self.gate.wake_at_next_start()
         self.run_session.wake()
         return None
+
+    @staticmethod
+    def _recurrence(request: Request) -> Recurrence | None:
+        """Whether the request comes again. Its meta does not say so any more: spiders hand meta on
+        from page to link."""
+        if EVERY_KEY not in request.meta:
+            return None
+        try:
+            return Recurrence.of(request.meta.pop(EVERY_KEY))
+        except ValueError as error:
+            raise ForeignEntry(str(error)) from None
 
     # Middlewares and item pipelines ask, and tell
 
@@ -376,7 +389,9 @@ class Worker:
 
     def _page_ended(self, page: Page) -> None:
         self.pages += not page.given_back
-        if page.problem is not None and not page.given_back:
+        if page.every is not None and not page.given_back and page.retry is None:
+            self._comes_again(page)
+        elif page.problem is not None and not page.given_back:
             self._tell_of_death(page.problem, page.request)
         finish = page.finish()
         if self.settings.history:
@@ -384,6 +399,18 @@ class Worker:
             finish = replace(finish, record=record_of(page, identity, finish))
         self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
         page.session.finish(finish, page.output.links)
+
+    def _comes_again(self, page: Page) -> None:
+        seconds = page.come_again(self.in_progress.identity_of_page(page))
+        if (problem := page.problem) is not None:
+            self.stats.inc_value(f"redisq/every_failed/{problem.reason}")
+            logger.warning(
+                "%.500s has failed (%s: %s), and comes again in %.0f s",
+                page.request,
+                problem.reason,
+                problem.detail.partition("\n")[0],
+                seconds,
+            )
 
     def _count_work(self) -> None:
         """Add what this worker did to what all did, about once a second: to change counts takes

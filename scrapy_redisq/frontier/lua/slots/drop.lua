@@ -1,7 +1,8 @@
 -- A person gives up a slot's requests: first those that are delayed, then those in its queues.
 -- They count as finished. Leases of workers go on.
 --
--- Input    slot, cursor ('0' at first, then what the last call replied)
+-- Input    slot, record (if given: of its delayed requests this one alone, and no queue), cursor
+--          ('0' at first, then what the last call replied)
 -- Reply    {how many were dropped, cursor; '' when nothing is left}
 -- Cost     O(1) for each of at most 100 queues, or about 100 delayed requests looked at
 -- Retry    safe
@@ -12,11 +13,12 @@ if input.cursor ~= 'queues' then
   local found = redis.call('ZSCAN', DELAYED, input.cursor, 'COUNT', 100)
   for i = 1, #found[2], 2 do
     local member = found[2][i]
-    if origin_of(delayed_record(member)) == slot then
+    local record = delayed_record(member)
+    if origin_of(record) == slot and (not input.record or record == input.record) then
       dropped = dropped + redis.call('ZREM', DELAYED, member)
     end
   end
-  cursor = found[1] == '0' and 'queues' or found[1]
+  cursor = found[1] ~= '0' and found[1] or input.record and '' or 'queues'
 else
   local levels = redis.call('ZRANGE', levels_of(slot), 0, 99)
   for _, priority in ipairs(levels) do

@@ -1,7 +1,7 @@
 -- Looks for requests of a slot that hold some text, a portion at a time, for people. A request that
 -- moves meanwhile may be missed.
 --
--- Input    slot, text ('': any), place (leases, delayed, letters or queues), cursor ('' at first,
+-- Input    slot ('': all, but of queues), text ('': any), place (leases, delayed, letters or queues), cursor ('' at first,
 --          then what the last call replied)
 -- Reply    {cursor, '' at the end and 'refused' where it cannot be looked; how many were looked at;
 --          then of each that was found
@@ -19,7 +19,7 @@ local answer, looked, bytes = {'', 0}, 0, 0
 local function take(who, id, data, is_record)
   looked, bytes = looked + 1, bytes + #data
   if text ~= '' and not string.find(data, text, 1, true) then return end
-  if is_record and origin_of(data) ~= slot then return end
+  if is_record and slot ~= '' and origin_of(data) ~= slot then return end
   for _, value in ipairs({who, id, data}) do answer[#answer + 1] = value end
 end
 

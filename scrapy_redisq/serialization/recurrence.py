@@ -1,0 +1,143 @@
+"""When a finished request comes again: ``meta["redisq_every"]``; intervals as people write them.
+
+The value is an interval, or a mapping of ``every``, ``min`` and ``max``. Then the interval adapts
+to how often the page changes, and in an entry the mapping also holds what the last answer was known
+by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+from scrapy.http import Response
+
+from scrapy_redisq.serialization.meta import MAX_DELAY
+
+EVERY_KEY = "redisq_every"
+"""In a request's meta."""
+
+INTERVAL_TAKES = 'seconds, or a number with s, m, h, d or w ("90s", "2h", "7d"), up to a year'
+
+SHORTEST = 1.0
+"""Seconds between two times."""
+
+RATE = 0.5
+"""By which an adaptive interval grows, or comes closer to the least one, as in StormCrawler's
+AdaptiveScheduler."""
+
+MOST_TAG = 100
+"""Bytes of an ETag that is kept."""
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+class Answer(NamedTuple):
+    """What an answer is known by: a digest of its body (b"": it was 304), ETag, Last-Modified."""
+
+    digest: bytes
+    etag: bytes = b""
+    modified: bytes = b""
+
+    @classmethod
+    def of(cls, response: Response) -> Answer | None:
+        """None for one that says nothing of the content."""
+        if response.status == 304:
+            return cls(b"")
+        if not 200 <= response.status < 300:
+            return None
+        tags = [response.headers.get(name) or b"" for name in ("ETag", "Last-Modified")]
+        short = [tag if len(tag) <= MOST_TAG else b"" for tag in tags]
+        return cls(blake2b(response.body, digest_size=8).digest(), *short)
+
+
+class Recurrence(Struct, frozen=True):
+    """A request comes again ``every`` so many seconds after it was finished. ``bounds``: the least
+    and the most that an adaptive interval may become; ``known``: the last answer's."""
+
+    every: float
+    bounds: tuple[float, float] | None = None
+    known: Answer | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> Recurrence:
+        """Of what stands in meta. Raises ValueError with what it takes."""
+        if not isinstance(value, Mapping):
+            return cls(_interval(value, ""))
+        given = {"min": SHORTEST, "max": MAX_DELAY, **value}
+        if unknown := given.keys() - {"every", "min", "max", "known"}:
+            raise ValueError(f"meta[{EVERY_KEY!r}] has no {min(map(str, unknown))!r:.50}: {_KEYS}")
+        if "every" not in given:
+            raise ValueError(f"meta[{EVERY_KEY!r}] lacks 'every': {_KEYS}")
+        least, every, most = (_interval(given[key], key) for key in ("min", "every", "max"))
+        if not least <= every <= most:
+            raise ValueError(f"meta[{EVERY_KEY!r}]: takes min <= every <= max, not {value!r:.200}")
+        return cls(every, (least, most), _known(given.get("known")))
+
+    def stored(self) -> float | dict[str, Any]:
+        """As it stands in the meta of an entry."""
+        if self.bounds is None:
+            return self.every
+        least, most = self.bounds
+        told: dict[str, Any] = {"every": self.every, "min": least, "max": most}
+        return told if self.known is None else {**told, "known": list(self.known)}
+
+    def after(self, answer: Answer | None) -> Recurrence:
+        """The next interval, once ``answer`` has come (None: none that says something)."""
+        if self.bounds is None or answer is None:
+            return self
+        if self.known is None:
+            return replace(self, known=answer if answer.digest else None)
+        is_same = answer.digest in (b"", self.known.digest)
+        least, most = self.bounds
+        shorter = self.every - RATE * (self.every - least)
+        every = min(most, self.every * (1 + RATE)) if is_same else shorter
+        return replace(self, every=every, known=answer if answer.digest else self.known)
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """Headers of the next request, b"" for those that it does not have."""
+        if self.bounds is None:
+            return {}
+        _, etag, modified = self.known or Answer(b"")
+        return {b"If-None-Match": etag, b"If-Modified-Since": modified}
+
+
+_KEYS = f"takes a mapping of every, min and max: {INTERVAL_TAKES}"
+
+
+def seconds_of(value: Any) -> float:
+    """The seconds of an interval. Raises ValueError with what it takes."""
+    seconds = -1.0
+    if isinstance(value, str):
+        if found := re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", value.strip()):
+            seconds = float(found[1]) * _UNITS[found[2]]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    if not 0 <= seconds <= MAX_DELAY:
+        raise ValueError(f"{value!r:.100}: takes {INTERVAL_TAKES}")
+    return seconds
+
+
+def _interval(value: Any, key: str) -> float:
+    where = f"meta[{EVERY_KEY!r}]" + (f"[{key!r}]" if key else "")
+    try:
+        seconds = seconds_of(value)
+    except ValueError as error:
+        raise ValueError(f"{where} = {error}") from None
+    if seconds < SHORTEST:
+        raise ValueError(f"{where} = {value!r:.100}: takes a second at least")
+    return seconds
+
+
+def _known(value: Any) -> Answer | None:
+    if value is None:
+        return None
+    parts = value if isinstance(value, (list, tuple)) else ()
+    if len(parts) != 3 or not all(isinstance(part, bytes) for part in parts):
+        raise ValueError(f"meta[{EVERY_KEY!r}]['known'] is this project's own")
+    return Answer(*parts)

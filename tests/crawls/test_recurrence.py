@@ -1,0 +1,103 @@
+"""Requests that come again: intervals, what ends them, and what becomes of failures and kills."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import pytest
+
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.serialization.recurrence import Answer as Known
+from scrapy_redisq.serialization.recurrence import Recurrence, seconds_of
+from tests.harness.command import Redisq
+from tests.harness.crawl import Run
+
+
+class TestIntervals:
+    def test_texts(self) -> None:
+        """A number of seconds, or one with a unit."""
+        assert [seconds_of(text) for text in ("90", "90s", "1.5m", "2h", "7d", "1w", 3, 0.5)] == [
+            *(90, 90, 90, 7_200, 604_800, 604_800, 3, 0.5)
+        ]
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *("", "h", "-1h", "1y", "2 h 3", "9999d", True, None, float("nan"), [], 0, "0.5s"),
+            *({"min": "1h"}, {"every": "1h", "min": "2h"}, {"every": "2h", "max": "1h"}),
+            *({"every": "1h", "often": 1}, {"every": "1h", "known": ["x"]}, {"every": {}}),
+        ],
+    )
+    def test_bad_values(self, value: Any) -> None:
+        """The error names the key."""
+        with pytest.raises(ValueError, match="redisq_every"):
+            Recurrence.of(value)
+
+    def test_it_adapts(self) -> None:
+        """Later while the content stays the same, sooner when it changes, within the bounds. An
+        answer that says nothing of the content changes nothing."""
+        one = Recurrence.of({"every": "4h", "min": "1h", "max": "8h"})
+        first, other = Known(b"12345678", b'"x"'), Known(b"87654321")
+        one = one.after(first)
+        assert one.every == 4 * 3_600
+        assert one.headers == {b"If-None-Match": b'"x"', b"If-Modified-Since": b""}
+        assert one.after(None) == one
+        assert [one.after(known).every / 3_600 for known in (first, Known(b""), other)] == [
+            *(6, 6, 2.5)
+        ]
+        assert Recurrence.of(one.stored()) == one
+        for _ in range(9):
+            one = one.after(Known(b""))
+        assert (one.every, one.known) == (8 * 3_600, first)
+
+
+def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redisq) -> None:
+    """A page comes again, however it ended and whoever was killed; an adaptive one later and later
+    while it is unchanged. The crawl is open until the last one is removed."""
+    times = {"/watched": 0, "/adaptive": 0, "/failing": 0}
+
+    def page(path: str) -> Answer | str:
+        if path not in times:
+            return f'<a href="{path}/link">x</a>' if path.count("/") == 1 else ""
+        times[path] += 1
+        if path == "/failing" and times[path] > 1:
+            return Answer("", 500)
+        if path == "/adaptive":
+            return Answer("", 200 if times[path] == 1 else 304, {"ETag": '"x"'})
+        return f'<a href="{path}/{times[path]}">x</a>'
+
+    settings = {"REDISQ_RETRY_DELAYS": 0, "RETRY_TIMES": 1, "REDISQ_LEASE_TTL": 2}
+    with Site(page) as site, Frontier.from_url(redis_server.url, "follow") as frontier:
+        for path, every in (("/watched", 1), ("/adaptive", {"every": 1, "max": 60})):
+            assert frontier.push([f"{site.url}{path}"], every=every).accepted == 1
+        pushed = redisq("push", "follow", "--every", "1s", f"{site.url}/failing")
+        assert pushed.out == "follow: 1 new request, 0 duplicates\n"
+        first = crawl("follow", site, settings=settings)
+        wait_until(lambda: times["/watched"] >= 3, 30, "first worker")
+        first.kill()
+        first.wait()
+        second = crawl("follow", site, settings=settings)
+        wait_until(lambda: times["/watched"] >= 7 and times["/failing"] >= 5, 60, "second worker")
+        told = {one["url"].rpartition("/")[2]: one["every"] for one in frontier.schedule()}
+        assert told["adaptive"] > 2
+        assert "/adaptive" in redisq("schedule", "follow").out
+        for path in times:
+            wait_until(functools.partial(frontier.unschedule, site.url + path), 20, path)
+        assert second.wait().reason == "finished"
+        status = frontier.status()
+    hits = [hit for hit in site.hits if hit.path == "/adaptive"]
+    assert "if-none-match" not in hits[0].headers
+    assert {hit.headers["if-none-match"] for hit in hits[1:]} == {'"x"'}
+    watched = [hit.at for hit in site.hits if hit.path == "/watched"]
+    assert min(b - a for a, b in itertools.pairwise(watched)) >= 0.99
+    # The worker may have been killed with one of them.
+    links = {f"/watched/{n}" for n in range(1, 8)} & site.counts().keys()
+    assert len(links) >= 6
+    assert (status["dead"], status["state"]) == (0, "complete")
+    assert status["created"] == status["finished"]
+    assert "Traceback" not in second.log
+    assert "comes again in 1 s" in second.log
