@@ -15,7 +15,6 @@ from scrapy_redisq.commands.options import add_command, add_json, add_name
 from scrapy_redisq.commands.project import Project, check_known
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.words import time_text, utc
-from scrapy_redisq.errors import FrontierError
 
 STYLES = {"dead": "bold red", "unknown": "yellow", "leased": "green", "queued": "green"}
 
@@ -31,9 +30,9 @@ def add_options(commands: Any) -> None:
     help = "what became of a URL; forget it, fetch it again"
     url = add_command(commands, "url", run, help=help, text=TEXT)
     add_name(url)
-    url.add_argument("url", metavar="URL", help="of a GET request")
+    url.add_argument("urls", metavar="URL", nargs="+", help="of a GET request")
     url.add_argument("--slot", metavar="S", help="its download_slot; default: its host")
-    add_json(url)
+    add_json(url, "as a JSON object for each URL, a line each")
     action = url.add_mutually_exclusive_group()
     action.add_argument(
         "--forget",
@@ -49,19 +48,21 @@ def add_options(commands: Any) -> None:
 
 
 def run(arguments: Namespace, project: Project) -> int:
-    """Look, forget or fetch again; 1 if the URL cannot be one, or there is nothing to forget."""
+    """Look, forget or fetch again; 1 if a URL cannot be one, or was not there to be forgotten."""
     project.check_something_is_there()
     with (
         project.server(to_write=arguments.fetch or arguments.forget) as server,
         project.frontier_to_push(server, arguments.name) as frontier,
     ):
         check_known(frontier)
-        try:
-            _do(arguments, frontier)
-        except ValueError as error:
-            print(f"scrapy redisq: {clean(str(error))}", file=sys.stderr)
-            return 1
-    return 0
+        wrong = False
+        for one in arguments.urls:
+            try:
+                _do(arguments, one, frontier)
+            except ValueError as error:
+                print(f"scrapy redisq: {clean(str(error))}", file=sys.stderr)
+                wrong = True
+    return int(wrong)
 
 
 HOW = {
@@ -71,10 +72,10 @@ HOW = {
 }
 
 
-def _do(arguments: Namespace, frontier: Frontier) -> None:
-    url, slot = arguments.url, arguments.slot
+def _do(arguments: Namespace, url: str, frontier: Frontier) -> None:
+    slot = arguments.slot
     if arguments.forget and not frontier.forget(url, slot=slot):
-        raise FrontierError(f"{url} has not been seen: there is nothing to forget")
+        raise ValueError(f"{url} has not been seen: there is nothing to forget")
     told = frontier.fetch_again(url, slot=slot) if arguments.fetch else frontier.url(url, slot=slot)
     if arguments.json:
         forgotten = {"forgotten": True} if arguments.forget else {}

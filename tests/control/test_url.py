@@ -168,7 +168,9 @@ def test_command(redisq: Redisq, redis_server: RedisServer) -> None:
     assert redisq("url", NAME, URL, "--forget").out.endswith("counts as never seen\n")
     again = redisq("url", NAME, URL, "--forget", "--json")
     assert (again.code, again.out, "has not been seen" in again.err) == (1, "", True)
-    told = json.loads(redisq("url", NAME, f"{URL}0", "--forget", "--json").out)
+    both = redisq("url", NAME, URL, f"{URL}0", "--forget", "--json")  # of one it was told before
+    assert (both.code, both.err.count("has not been seen")) == (1, 1)
+    told = json.loads(both.out)
     assert (told["frontier"], told["forgotten"], told["seen"]) == (NAME, True, False)
     assert "unknown" in redisq("url", NAME, "https://never.example/").out
     bad = redisq("url", NAME, "nonsense")

@@ -60,7 +60,12 @@ def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redi
     while it is unchanged. The crawl is open until the last one is removed."""
     times = {"/watched": 0, "/adaptive": 0, "/failing": 0}
 
+    moves: list[str] = []
+
     def page(path: str) -> Answer | str:
+        if path == "/moved":
+            moves.append(path)
+            return Answer("", 302, {"Location": "/target"})
         if path not in times:
             return f'<a href="{path}/link">x</a>' if path.count("/") == 1 else ""
         times[path] += 1
@@ -72,7 +77,7 @@ def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redi
 
     settings = {"REDISQ_RETRY_DELAYS": 0, "RETRY_TIMES": 1, "REDISQ_LEASE_TTL": 2}
     with Site(page) as site, Frontier.from_url(redis_server.url, "follow") as frontier:
-        for path, every in (("/watched", 1), ("/adaptive", {"every": 1, "max": 60})):
+        for path, every in (("/watched", 1), ("/moved", 1), ("/adaptive", {"every": 1, "max": 60})):
             assert frontier.push([f"{site.url}{path}"], every=every).accepted == 1
         pushed = redisq("push", "follow", "--every", "1s", f"{site.url}/failing")
         assert pushed.out == "follow: 1 new request, 0 duplicates\n"
@@ -85,7 +90,7 @@ def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redi
         told = {one["url"].rpartition("/")[2]: one["every"] for one in frontier.schedule()}
         assert told["adaptive"] > 2
         assert "/adaptive" in redisq("schedule", "follow").out
-        for path in times:
+        for path in (*times, "/moved"):
             wait_until(functools.partial(frontier.unschedule, site.url + path), 20, path)
         assert second.wait().reason == "finished"
         status = frontier.status()
@@ -97,6 +102,7 @@ def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redi
     # The worker may have been killed with one of them.
     links = {f"/watched/{n}" for n in range(1, 8)} & site.counts().keys()
     assert len(links) >= 6
+    assert len(moves) >= site.counts()["/target"] >= len(moves) - 1 > 3
     assert (status["dead"], status["state"]) == (0, "complete")
     assert status["created"] == status["finished"]
     assert "Traceback" not in second.log
