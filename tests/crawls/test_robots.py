@@ -111,6 +111,13 @@ def test_who_fetches_may_change(robots: Callable[..., Any], client: redis.Redis)
     assert robots()[0] == "known"
 
 
+def test_texts_that_a_person_has_deleted(robots: Callable[..., Any], client: redis.Redis) -> None:
+    """As the key was damaged: nobody waits for who fetched them once."""
+    robots(text=b"text", ttl=60)
+    client.delete(key("robots"))
+    assert [robots()[0], robots()[0]] == ["fetch", "wait"]
+
+
 def test_texts_expire(robots: Callable[..., Any], client: redis.Redis) -> None:
     """An old one is fetched anew; those that nobody asks for make room."""
     robots(text=b"old", ttl=60)

@@ -37,7 +37,7 @@ if input.text then
   end
   if input.ttl > 0 then keep('text' .. input.text, input.ttl * 1000)
   elseif not has_text then forget(host) end
-elseif left <= 0 then
+elseif left <= 0 or stored == '' then
   keep('lock', LOCK)
   return {'fetch', '', 0}
 elseif has_text then
