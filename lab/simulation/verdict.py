@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
+from collections import Counter
+from collections.abc import Collection
 
 from lab.simulation.clock import BOOTED
 from lab.simulation.plan import FAULTS
@@ -41,8 +44,11 @@ TAKEN_FOR_DEAD = (
 )
 """Faults by which what a worker holds may be given to another one while it goes on."""
 
-LEFT_TO_DO = ("damage", "reset", "lost_tail", "lost_script", "failover", "host_dies", "requeue")
-"""Faults by which something may be left when a worker has found that all is finished."""
+LEFT_TO_DO = ("reset", "requeue")
+"""Faults by which something is left to do that was done."""
+
+TWICE = (*LEFT_TO_DO, "lost_tail", "lost_script", "failover", "host_dies")
+"""Faults by which a worker may be given what it is fetching."""
 
 VOIDING = (
     *("freeze", "cut", "messages", "clock", "damage", "reset", "lost_tail", "lost_script"),
@@ -53,10 +59,13 @@ VOIDING = (
 WORDLESS = (*TAKEN_FOR_DEAD, "kill")
 """Faults by which others are not told of what a worker has heard."""
 
+KEPT = {"hidden", "shared_hidden", "own_starts"}
+"""Features by which requests stay in their process."""
+
 PROVEN = END + (PROOFS + 1) * LAST
 """Virtual seconds more until a bad row that no other follows is known as one."""
 
-CALM = 7.5
+CALM = 2.5
 """Virtual seconds from the last page to the end where nothing goes wrong: an idle worker looks each
 five seconds."""
 
@@ -108,14 +117,16 @@ def _calm(world: World) -> list[str]:
 
 def _ends(world: World) -> list[str]:
     """Nobody closes as finished while something is left."""
-    if any(map(world.met.get, LEFT_TO_DO)):
+    if world.met["damage"]:  # what is lost is lost for all: see `_said`
         return []
     site, explained = world.site, {url for url, _ in dead_letters(world)}
     excused = site.expected()[1]
     # Of a run that is begun anew, whatever is left, dead letters are gone.
-    is_forgotten = _begins_anew(world)
+    is_forgotten = _begins_anew(world) and len(world.network.begun) > 1
     problems = []
-    for number, missing in world.early:
+    for at, number, missing in world.early:
+        if _is_near(world, LEFT_TO_DO, at, math.inf):
+            continue
         left = {
             key
             for key in missing
@@ -124,9 +135,22 @@ def _ends(world: World) -> list[str]:
         }
         if left and not is_forgotten:
             problems.append(f"early: w{number} closed as finished without {sorted(left)[:8]}")
-    if world.left_starting and not any(map(world.met.get, VOIDING)):
-        problems.append(f"early: closed as finished while others start: {world.left_starting[:5]}")
+    started = [one for one in world.left_starting if not _is_near(world, VOIDING, one[0])]
+    if started:
+        problems.append(f"early: closed as finished while others start: {started[:5]}")
     return problems
+
+
+def _is_near(
+    world: World, kinds: Collection[str], since: float, until: float = 0.0, before: float = 1.0
+) -> bool:
+    """Whether such a fault happens meanwhile, has just happened and is not known to all, or makes
+    what has just happened be forgotten."""
+    late = world.plan.settings["REDISQ_LEASE_TTL"] / 4 + 3.0
+    return any(
+        one.kind in kinds and since <= one.until + late and max(since, until) >= one.since - before
+        for one in world.happened
+    )
 
 
 def dead_letters(world: World) -> list[tuple[str, str]]:
@@ -147,7 +171,7 @@ def dead_letters(world: World) -> list[tuple[str, str]]:
 
 def _items(world: World) -> list[str]:
     keys, dead = world.site.expected()
-    if not _begins_anew(world):  # else what was pushed is forgotten
+    if not _begins_anew(world) or len(world.network.begun) == 1:  # else pushes are forgotten
         keys |= {f"pushed{n}" for n in range(world.people.pushed)}
     lives = {worker.number for worker in world.workers if not worker.process.dead}
     if not world.lost_run and len(world.network.begun) == 1:
@@ -196,27 +220,35 @@ def _is_explained(world: World, key: str, dead: set[str]) -> bool:
 
 def _fetches(world: World) -> list[str]:
     site = world.site
-    again = 0
+    again, most_again = 0, Counter[str]()
     for name, hits in site.hits.items():
         if name.startswith("robots") or "side" in name:
             continue
         page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
         expected = 1 + (len(page.answers) + page.tries if name.isdecimal() else 0)
         expected = min(expected, 3 if len(page.answers) == NEVER else expected)
+        # A start request asks nobody whether a link was met before, nor does a redirect of a retry.
+        urls = site.requests_of(page.number) - {page.url}
+        retried = sum(one.url in urls and bool(one.answers) for one in site.pages)
+        expected *= 1 + (page.number in site.starts[1:]) + retried
         if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
             expected = sum(f"shared{one.shared}" in name for one in site.pages)
         if "?own" in name:  # nor can this: it is each worker's own
             expected = len(world.workers)
-        again += max(0, hits - expected * len(world.network.begun))
-    # CloseSpider gives a page back; with a page its kept requests are fetched again; and pages may
-    # wait for a sink.
-    allowed = world.voided + 4 * len(world.workers) * world.plan.settings["CONCURRENT_REQUESTS"]
-    problems = [f"doubled: {again} fetches more, {allowed:.0f} allowed"] if again > allowed else []
+        more = max(0, hits - expected * len(world.network.begun))
+        again += more
+        most_again[name] = more
+    allowed = world.voided + _given_back(world)
+    problems = []
+    if again > allowed:
+        most = most_again.most_common(5)
+        problems.append(f"doubled: {again} fetches more, {allowed:.0f} allowed: {most}")
     if world.network.largest > MAX_BYTES * 1.2:
         problems.append(f"an exchange of {world.network.largest} bytes")
     void = {event.split()[1] for event in world.events if "leases are void" in event}
     twice = [one for one in site.at_once if f"w{one[2]}" not in void]
-    if twice and not any(map(world.met.get, LEFT_TO_DO)):
+    twice = [one for one in twice if not _is_near(world, TWICE, one[0] - BOOTED)]
+    if twice and not world.lost_run:  # of which a shard may have what is asked for again
         problems.append(f"doubled: a worker fetches what it is fetching: {twice[:5]}")
     if void and not any(map(world.met.get, VOIDING)):
         problems.append(f"taken for dead: {sorted(void)}")
@@ -224,6 +256,18 @@ def _fetches(world: World) -> list[str]:
     if is_named and len(world.network.begun) > 1 and not world.lost_run:
         problems.append(f"{len(world.network.begun)} runs of one name")
     return problems
+
+
+def _given_back(world: World) -> int:
+    """How many pages and kept requests may be fetched again of workers that live."""
+    features, most = world.plan.features, int(world.plan.settings["CONCURRENT_REQUESTS"])
+    closes = "close_spider" in features and world.site.closed
+    if not (closes or set(FAULTS) & world.met.keys()):
+        return 0
+    found = (1 + closes) * most
+    if {"sink_away", "sink_slow", "refused_rows", *KEPT} & {*world.met, *features}:
+        found += 4 * len(world.workers) * most  # pages that wait for a sink, or for these
+    return found
 
 
 def _workers(world: World) -> list[str]:
@@ -300,22 +344,24 @@ def _limits(world: World) -> list[str]:
             ]
             if close:
                 problems.append(f"rude: {len(close)} gaps at {host}: {close[:5]}")
-        if "rate" in world.plan.features and host == "h0.sim" and not world.losses:
-            problems += _rate(host, begun)
+        if "rate" in world.plan.features and host == "h0.sim":
+            for known in _between_losses(world, begun):
+                problems += _rate(host, known)
     pressed = [one for one in world.site.pressed if not _is_resumed(world, *one, 1.1)]
-    if pressed and not any(map(world.met.get, WORDLESS)):
+    if pressed := [one for one in pressed if not _is_near(world, WORDLESS, one[0])]:
         problems.append(f"rude: to hosts that are away, at {pressed[:5]}")
-    if world.site.hasty and not any(map(world.met.get, WORDLESS)):
-        problems.append(f"rude: tried again too soon: {world.site.hasty[:5]}")
+    hasty = [one for one in world.site.hasty if not _is_near(world, WORDLESS, one[0] - BOOTED)]
+    if hasty:
+        problems.append(f"rude: tried again too soon: {hasty[:5]}")
     return problems + _concurrency(world) + _retry_after(world) + _paused(world)
 
 
 def _paused(world: World) -> list[str]:
     """Within a second all know of it. A reset forgets what was paused."""
-    if any(map(world.met.get, (*WORDLESS, "reset"))):
-        return []
     problems = []
     for slot, start, end in world.people.pauses:
+        if _is_near(world, (*WORDLESS, "reset"), start, end):
+            continue
         begun = [
             at - BOOTED
             for host, times in world.site.begun.items()
@@ -325,6 +371,17 @@ def _paused(world: World) -> list[str]:
         if begun:
             problems.append(f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}")
     return problems
+
+
+def _between_losses(world: World, begun: list[float]) -> list[list[float]]:
+    """Starts that the server has forgotten none of, and knew none before."""
+    parts: list[list[float]] = [[]]
+    for at in begun:
+        if _is_forgotten(world, at):
+            parts.append([])
+        else:
+            parts[-1].append(at)
+    return parts
 
 
 def _rate(host: str, begun: list[float]) -> list[str]:
@@ -337,18 +394,21 @@ def _rate(host: str, begun: list[float]) -> list[str]:
 
 def _concurrency(world: World) -> list[str]:
     """Who is taken for dead, or of whom the server forgot, does not count."""
-    if "narrow" not in world.plan.features or any(map(world.met.get, TAKEN_FOR_DEAD)):
+    if "narrow" not in world.plan.features:
         return []
     crowded = [at for at, host in world.site.crowded if host == "h1.sim"]
+    crowded = [at for at in crowded if not _is_near(world, TAKEN_FOR_DEAD, at)]
     return [f"rude: two downloads at once at h1.sim, at {crowded[:5]}"] if crowded else []
 
 
 def _retry_after(world: World) -> list[str]:
     """Within a second all know of it."""
-    if "retry_after" not in world.plan.features or any(map(world.met.get, WORDLESS)):
+    if "retry_after" not in world.plan.features:
         return []
     problems = []
     for at, host in world.site.sent_away:
+        if _is_near(world, WORDLESS, at - BOOTED, at - BOOTED + RETRY_AFTER):
+            continue
         close = [
             begun - BOOTED
             for begun in world.site.begun[host]

@@ -120,6 +120,15 @@ class Worker:
 
 
 @dataclass
+class Happened:
+    """A fault, since when and until when it happened."""
+
+    kind: str
+    since: float
+    until: float = math.inf
+
+
+@dataclass
 class World:
     """All there is in one crawl. ``events`` is its log: what is compared and shown."""
 
@@ -134,12 +143,13 @@ class World:
     sink_slow: bool = False
     fed: list[tuple[int, str]] = field(default_factory=list)
     """What idle spiders have asked for: (worker, key)."""
-    early: list[tuple[int, set[str]]] = field(default_factory=list)
-    """Workers that closed as finished, and what was not in the sink by then."""
+    early: list[tuple[float, int, set[str]]] = field(default_factory=list)
+    """When workers closed as finished, and what was not in the sink by then."""
     starting: dict[int, float] = field(default_factory=dict)
     """Workers that read start(), and since when."""
-    left_starting: list[tuple[int, set[int]]] = field(default_factory=list)
-    """Workers that closed as finished, and which others were reading start()."""
+    left_starting: list[tuple[float, int, set[int]]] = field(default_factory=list)
+    """When workers closed as finished, and which others of their run were reading start()."""
+    happened: list[Happened] = field(default_factory=list)
     finished_at: float = math.inf
     """When the first worker closed as finished."""
     closed_at: float = 0.0
@@ -239,11 +249,17 @@ class World:
     def _finished(self, worker: Worker) -> None:
         self.finished_at = min(self.finished_at, self.clock.now)
         missing = self.site.expected()[0] - self.table.keys()
-        self.early.append((worker.number, missing))
-        alive = {one.number for one in self.workers if one.process.runs and not one.reason}
-        known = {one for one, since in self.starting.items() if self.clock.now - since > 1.0}
-        if starting := known & alive - {worker.number}:
-            self.left_starting.append((worker.number, starting))
+        self.early.append((self.clock.now, worker.number, missing))
+        # One may have joined when others had found all finished, and were leaving.
+        began = self.clock.now - 1.0
+        starting = {
+            one.number
+            for one in self.workers
+            if self.starting.get(one.number, math.inf) < began and one.process.runs
+            if not one.reason and one is not worker and _run_of(one) == _run_of(worker)
+        }
+        if starting:
+            self.left_starting.append((self.clock.now, worker.number, starting))
         if "latecomer" in self.plan.features and not self._is_late:
             self._is_late = True
             self._later(self.chance.choice([0.001, 0.02, 0.2, 0.5]), self.start_worker)
@@ -267,6 +283,7 @@ class World:
         """What is fetched kills its worker."""
         worker = next(worker for worker in self.workers if worker.process is process)
         self.met["kill"] += 1
+        self.happened.append(Happened("kill", self.clock.now, self.clock.now))
         self.kill(worker)
         self.last_fault = self.clock.now
         self._later(0.5, self.start_worker)
@@ -420,13 +437,14 @@ class World:
             return
         self.say(f"-- {fault.kind} (worker {worker.number}, {fault.lasts} s)")
         self.met[fault.kind] += 1
+        self.happened.append(happens := Happened(fault.kind, self.clock.now))
         self.last_fault = self.clock.now
         # Who stays has no end by which it shows that all start requests were read.
         is_waited_for = fault.kind in BY_PEOPLE or self._stays
         self._happening += is_waited_for
         await getattr(self, f"_{fault.kind}")(fault, worker)
         self._happening -= is_waited_for
-        self.last_fault = self.clock.now
+        self.last_fault = happens.until = self.clock.now
         self.say(f"-- {fault.kind} is over")
 
     async def _kill(self, fault: Fault, worker: Worker) -> None:
@@ -467,7 +485,7 @@ class World:
         # A run that was begun by a push is anybody's.
         ours = self.network.first.redis.hget(META, "config:arguments")
         # And the name of a run that is lost may be anybody's.
-        loses = {one.kind for one in self.plan.faults} & {*LOSING, "lost_script", "reset"}
+        loses = any(map(self.met.get, (*LOSING, "lost_script", "reset")))
         if ours and not loses and not self.is_complete():
             self.start_worker(of="another crawl")
 
@@ -662,6 +680,12 @@ class World:
     """What people are at."""
     lost_run = False
     """The server came back without the run, or with the one before it."""
+
+
+def _run_of(worker: Worker) -> str | None:
+    """The run that it has joined."""
+    joined = getattr(worker.crawler.engine.scheduler, "worker", None)
+    return joined and joined.run_session.sessions[0].run_id
 
 
 def _copied(settings: BaseSettings) -> BaseSettings:
