@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
-from scrapy_redisq.frontier.operations import TurnGrant
+from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Allowance, Turns
 
 
@@ -38,3 +39,30 @@ def test_a_new_turn_says_once_when_it_may_begin() -> None:
     assert turns.wait("slot") > 1
     turns.received([new._replace(news=0)], [], time.monotonic())
     assert 0.2 < turns.wait("slot") <= 0.3
+
+
+def test_who_is_turned_away_asks_again() -> None:
+    """What is kept, or downloaded on the side, of a paused slot: that the slot goes on is said
+    once, and may not be heard. Else all wait for an hour until a paused slot is looked at."""
+    turns = Turns()
+
+    def report() -> list[TurnReport]:
+        return turns.report({}, lambda slot, soon: 1, lambda slot: True)
+
+    def check(parked: float) -> None:
+        raise KeyError(parked)
+
+    paused = TurnGrant("slot", 0, 0, 0, 0, 0, 0, 1, -1, 3_600_000_000, 0, 1)
+    turns.received([paused], [], time.monotonic())
+    (told,) = report()
+    assert told.done
+    turns.received([], [told], time.monotonic())
+    assert not report()
+    with pytest.raises(KeyError):
+        asyncio.run(turns.may_begin("request", "slot", check))
+    (told,) = report()
+    assert not told.done
+    assert turns.wait("slot") > 3_000
+    free = TurnGrant("slot", -2, 0, 0, 0, 0, 0, 1, -1, 0, 0, 0)
+    turns.received([free], [told], time.monotonic())
+    assert turns.wait("slot") == 0

@@ -59,7 +59,8 @@ class Allowance(Struct):
     is held up, ``flying`` when it has begun. Of these ``uncounted`` were begun before
     ``counted_since``, while any number was allowed. They have no tokens: else one that hangs would
     keep a slot that has failed from its next try. ``handed_back``: the frontier knows that this
-    worker needs the slot no more.
+    worker needs the slot no more. ``turned_away``: it had a request for it, which was told that the
+    slot is parked: that may be over by now, and the news of it lost.
     """
 
     slot: str
@@ -82,6 +83,7 @@ class Allowance(Struct):
     uncounted: int = 0
     counted_since: float = 0.0
     handed_back: bool = False
+    turned_away: bool = False
 
     def wait(self, now: float) -> float:
         """Seconds until a download may begin; NOT_NOW without a turn or a token."""
@@ -311,6 +313,9 @@ class Turns:
             while (wait := self._wait_at_the_gate(state)) > 0:
                 check(state.parked - time.monotonic())
                 await asyncio.sleep(min(wait, AT_THE_GATE))
+        except BaseException:
+            state.turned_away, state.handed_back = True, False
+            raise
         finally:
             state.at_the_gate -= 1
         began = time.monotonic()
@@ -366,7 +371,8 @@ class Turns:
                 # Of many slots that are parked for long, each would lengthen every exchange.
                 self._drop_if_idle(slot)
                 continue
-            to_start = held + soon[slot] + state.at_the_gate
+            to_start = held + soon[slot] + state.at_the_gate + state.turned_away
+            state.turned_away = False
             tokens = 0
             if state.tokens is not None:
                 # Tokens are given up at once: the frontier may take them before it answers.
