@@ -15,6 +15,7 @@ DeadReason = Literal[
     "item_error",
     "sink",
     "deliveries",
+    "budget",
     "robots",
     "undecodable",
     "foreign",
@@ -31,6 +32,7 @@ DEAD_LETTERS: dict[DeadReason, str] = {
     "item_error": "An item pipeline raised an exception.",
     "sink": "A sink refused an item of the page.",
     "deliveries": "A worker died with the request `REDISQ_MAX_DELIVERIES` times.",
+    "budget": "The run had taken in as many requests of the slot as `REDISQ_SLOT_BUDGET` allows.",
     "robots": "The robots.txt of the host was answered with 5xx, and no slot could wait "
     '(`REDISQ_SCHEDULING = "priority"`).',
     "undecodable": "The stored request is none that this spider can run.",

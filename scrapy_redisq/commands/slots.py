@@ -25,6 +25,7 @@ from scrapy_redisq.commands.options import (
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.watching import show
 from scrapy_redisq.control import SlotStatus
+from scrapy_redisq.control.slot_status import LIMIT_PARTS
 from scrapy_redisq.control.words import counted, time_text
 from scrapy_redisq.frontier.limits import OPTION_TAKES, SlotLimit, parse_limit
 
@@ -155,7 +156,7 @@ def _check_limits(arguments: Namespace) -> None:
 
 def _limits(arguments: Namespace) -> dict[str, str]:
     """The options of a limit that were given; no rate is "", which "0" stands for here."""
-    given = {name: getattr(arguments, name) for name in OPTION_TAKES}
+    given = {name: getattr(arguments, name) for name in LIMIT_PARTS}
     if given["rate"] == "0":
         given["rate"] = ""
     return {name: value for name, value in given.items() if value is not None}

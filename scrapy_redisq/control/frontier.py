@@ -340,7 +340,9 @@ class Frontier(LookMethods, ScheduleMethods, SlotMethods, UrlMethods):
                 )
             )
         backend, parameters = joined.config.backend, seen.parameters()
-        return calls.push(self.name, shard, joined.run, backend, list(queues), items, parameters)
+        most = self._settings.dead_max
+        where = (self.name, shard, joined.run, backend)
+        return calls.push(*where, list(queues), items, parameters, most)
 
     def _is_stranded(self, shard: int, joined: calls.Joined) -> bool:
         """Whether what was just pushed to ``shard`` is left in a run that is over. One with a log

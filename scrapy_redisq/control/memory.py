@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "seen": ("seen", "trash", "ended"),
     "dead": ("dead", "letters"),
     "slots": (
-        *("slot", "limits", "aside", "paused", "ruled"),
+        *("slot", "limits", "taken", "aside", "paused", "ruled"),
         *("robots", "robots_until"),
     ),
     "series": ("series", "marks", "actions", "history", "histories"),

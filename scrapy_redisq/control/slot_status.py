@@ -151,6 +151,8 @@ class SlotMethods(StoredFrontier):
         """Give ``slot`` a limit in the place of that of the settings, until `unlimit`; -> the limit
         that holds now. Options are those of REDISQ_SLOT_LIMITS; what is left out stays as it is.
         Raises ValueError for what is no limit."""
+        if "budget" in options:
+            raise ValueError("budget: is given by the settings alone (REDISQ_SLOT_BUDGET)")
         parts = zip(LIMIT_PARTS, parse_limit(options).to_text().split(), strict=True)
         own = " ".join(text if name in options else "-" for name, text in parts)
         self._rule(slot, own=own)

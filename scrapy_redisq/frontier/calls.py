@@ -417,6 +417,7 @@ def push(
     queues: Sequence[tuple[str, str]],
     enqueue: Sequence[EnqueueItem],
     seen: Sequence[Any],
+    dead_max: int,
 ) -> Call[str]:
     """-> one character per request: "1" new, "0" duplicate; "" if another run has begun, "sealed"
     if the shard must be opened first."""
@@ -425,7 +426,7 @@ def push(
         answer = unpack(reply)
         return "sealed" if answer["status"] == "sealed" else str(answer.get("outcome", ""))
 
-    what = {"queues": queues, "enqueue": enqueue, "seen": seen}
+    what = {"queues": queues, "enqueue": enqueue, "seen": seen, "dead_max": dead_max}
     return call_of(("push", backend), name, shard, decode, run=run, **what)
 
 

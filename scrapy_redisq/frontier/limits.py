@@ -19,11 +19,14 @@ LONGEST = 86_400
 MOST = 10_000
 """The highest concurrency and the largest burst."""
 
+MOST_BUDGET = 10**12
+
 OPTION_TAKES = {
     "delay": f"seconds from 0 to {LONGEST:,.0f}, such as 1.5",
     "concurrency": f"a whole number from 0 to {MOST:,}",
     "rate": RATE_TAKES,
     "burst": f"from 1 to {MOST:,}",
+    "budget": "a whole number of requests in a run",
 }
 """The values that each option of a limit takes."""
 
@@ -35,26 +38,29 @@ class SlotLimit(Struct, frozen=True):
     """The limits of the whole fleet for one slot. 0: no limit.
 
     ``delay`` in seconds between two starts, ``concurrency`` downloads at a time, ``rate`` starts a
-    second, of which ``burst`` may come at once.
+    second, of which ``burst`` may come at once, ``budget`` requests in a run, which is of the
+    settings alone.
     """
 
     delay: float = 0.0
     concurrency: int = 0
     rate: float = 0.0
     burst: int = 1
+    budget: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.delay or self.concurrency or self.rate)
+        return bool(self.delay or self.concurrency or self.rate or self.budget)
 
     def to_text(self) -> str:
         """As ``lua/shared/slots/state.lua`` keeps it, with times in microseconds."""
         interval = round(1e6 / self.rate) if self.rate else 0
-        return f"{round(self.delay * 1e6)} {interval} {self.burst} {self.concurrency}"
+        text = f"{round(self.delay * 1e6)} {interval} {self.burst} {self.concurrency}"
+        return f"{text} {self.budget}" if self.budget else text
 
     @classmethod
     def from_text(cls, text: str) -> SlotLimit:
-        delay, interval, burst, concurrency = map(int, text.split())
-        return cls(delay / 1e6, concurrency, 1e6 / interval if interval else 0.0, burst)
+        delay, interval, burst, concurrency, *budget = map(int, text.split())
+        return cls(delay / 1e6, concurrency, 1e6 / interval if interval else 0.0, burst, *budget)
 
 
 class BackOff(Struct, frozen=True):
@@ -113,7 +119,12 @@ def parse_limit(options: Any, base: SlotLimit | None = None) -> SlotLimit:
 
 def _number(name: str, value: Any) -> float:
     number = float(value)
-    low, high = {"delay": (0, LONGEST), "concurrency": (0, MOST), "burst": (1, MOST)}[name]
+    low, high = {
+        "delay": (0, LONGEST),
+        "concurrency": (0, MOST),
+        "burst": (1, MOST),
+        "budget": (0, MOST_BUDGET),
+    }[name]
     whole = name == "delay" or number == int(number)
     if isinstance(value, bool) or not (low <= number <= high and whole):
         raise ValueError(name)

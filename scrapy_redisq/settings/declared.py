@@ -6,7 +6,7 @@ Durations are seconds, sizes are bytes. ``lease_ttl`` is REDISQ_LEASE_TTL.
 from __future__ import annotations
 
 from scrapy_redisq.frontier.config import DEAD_MAX, MOST_SHARDS, REWIND, FrontierConfig
-from scrapy_redisq.frontier.limits import BACK_OFF, LONGEST, MOST
+from scrapy_redisq.frontier.limits import BACK_OFF, LONGEST, MOST, MOST_BUDGET
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.setting import Setting
 
@@ -56,6 +56,7 @@ class SlotSettings:
     slot_delay = Setting(0.0, checks.seconds(0, LONGEST))
     slot_concurrency = Setting(0, checks.whole(0, MOST))
     slot_rate = Setting("", checks.or_empty(checks.rate))
+    slot_budget = Setting(0, checks.whole(0, MOST_BUDGET))
     slot_limits = Setting({}, checks.slot_limits)
     fleet_limits = Setting(False, checks.boolean)
     autothrottle = Setting(False, checks.boolean)

@@ -76,7 +76,12 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
     def limits(self) -> dict[str, str]:
         """Limits of slots by pattern, as the frontier keeps them."""
         given = self.slot_limits
-        common = SlotLimit(self.slot_delay, self.slot_concurrency, parse_rate(self.slot_rate))
+        common = SlotLimit(
+            self.slot_delay,
+            self.slot_concurrency,
+            parse_rate(self.slot_rate),
+            budget=self.slot_budget,
+        )
         for_all = parse_limit(given.get("*", {}), common)
         limits = {slot: parse_limit(limit, for_all) for slot, limit in given.items()}
         limits["*"] = for_all

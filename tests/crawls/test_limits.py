@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from scrapy.settings import Settings
 
 from lab.servers import RedisServer, wait_until
-from lab.site import Answer, Site
+from lab.site import Answer, Site, linked_pages
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
@@ -51,7 +52,15 @@ def test_wrong_rates(rate: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"delay": -1}, {"delay": "long"}, {"concurrency": 1.5}, {"burst": 0}, {"dealy": 1}, "10/s"],
+    [
+        {"delay": -1},
+        {"delay": "long"},
+        {"concurrency": 1.5},
+        {"burst": 0},
+        {"budget": 0.5},
+        {"dealy": 1},
+        "10/s",
+    ],
 )
 def test_wrong_limits_name_the_slot(options: Any) -> None:
     """The error names the setting, the slot, what was given and what it takes."""
@@ -550,3 +559,27 @@ def test_slow_answers_do_not_slow_a_slot(crawl: Run, redis_server: RedisServer) 
         lost = busy.took([worker])
     (times,) = site.starts().values()
     assert times[-1] - times[1] < 58 * 0.05 * 1.5 + lost
+
+
+def test_budgets(redis_server: RedisServer, crawl: Run) -> None:
+    """Of each host a run takes in so many requests, whoever finds them; the others are dead letters
+    that can be requeued, and the next run has its own budget. A push is counted as well."""
+    limits = {"127.0.0.1": {"budget": 7}, "127.0.0.2": {"delay": 0}}
+    settings = {"REDISQ_SLOT_BUDGET": 3, "REDISQ_SLOT_LIMITS": json.dumps(limits)}
+    with (
+        Site(linked_pages(20)) as site,
+        Frontier.from_url(redis_server.url, "follow") as frontier,
+    ):
+        workers = [crawl("follow", site, settings=settings) for _ in range(2)]
+        assert [worker.wait().reason for worker in workers] == ["finished"] * 2
+        assert len(site.counts()) == 7
+        letters = list(frontier.dead())
+        assert {letter.reason for letter in letters} == {"budget"}
+        status = frontier.status()
+        assert (status["created"], status["dead"]) == (7 + len(letters), len(letters))
+        frontier.requeue([letters[0].id])
+        assert crawl("follow", site, settings=settings).wait().reason == "finished"
+        assert len(site.counts()) == 8
+        other = [f"http://127.0.0.2:9/{n}" for n in range(5)]
+        assert frontier.push(other).accepted == 5
+        assert sum(letter.slot == "127.0.0.2" for letter in frontier.dead()) == 2

@@ -159,5 +159,5 @@ def test_each_reason_has_a_meaning() -> None:
     assert list(reasons.CLOSES) == list(get_args(reasons.CloseReason))
     texts = [path.read_text("utf-8") for path in LUA.rglob("*.lua")]
     named = {name for text in texts for name in re.findall(r"\breason = '(\w+)'", text)}
-    assert named == {"deliveries", "foreign"}
+    assert named == {"budget", "deliveries", "foreign"}
     assert named <= set(reasons.DEAD_LETTERS)

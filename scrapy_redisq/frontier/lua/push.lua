@@ -1,13 +1,14 @@
 -- Adds requests from outside: seed producers and the command line.
 --
--- Input    run, queues, enqueue, seen (parameters of the dupefilter, see shared/seen/)
+-- Input    run, queues, enqueue, seen (parameters of the dupefilter, see shared/seen/), dead_max
 -- Reply    msgpack map: status "ok" with `outcome` of each ('1' new, '0' duplicate), "lost" if
 --          the run has ended, "sealed" if the shard must be opened first (see run/reopen.lua)
 -- Cost     O(requests)
 -- Retry    safe: what was added is found to be a duplicate
 -- Include  shared/counts shared/queues shared/workers shared/enqueue
 
-local meta = fields_of(META, 'run', 'order', 'generation', 'state', 'sealed', 'corrupt')
+local meta = fields_of(META, 'run', 'order', 'generation', 'state', 'sealed', 'corrupt',
+  'budgets')
 if meta.run ~= input.run or meta.state ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
 if meta.corrupt then corrupt(meta.corrupt) end
 if meta.sealed then return cmsgpack.pack({status = 'sealed'}) end

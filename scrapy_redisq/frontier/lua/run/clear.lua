@@ -81,7 +81,7 @@ for _, key in ipairs(input.all and {RULED, PAUSED} or {}) do
   clear_members(key, function(slot) redis.call('DEL', slot_key(slot)) end)
 end
 if touched > 0 then return {'more', integer(touched)} end
-redis.call('UNLINK', DELAYED, BUSY, POST, POSTED)
+redis.call('UNLINK', DELAYED, BUSY, POST, POSTED, TAKEN)
 if input.all then
   redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL)
   for _, name in ipairs({'series:10', 'series:120', 'series:1800', 'marks', 'actions', 'history',

@@ -204,7 +204,7 @@ end
 local function begin_run()
   local counts = counts_of_new_run()
   redis.call('DEL', META, COUNTS)
-  redis.call('UNLINK', ROBOTS, ROBOTS_UNTIL, seen_base('recent:0'), seen_base('recent:1'))
+  redis.call('UNLINK', ROBOTS, ROBOTS_UNTIL, TAKEN, seen_base('recent:0'), seen_base('recent:1'))
   for field, number in pairs(counts) do
     if tonumber(number) ~= 0 then redis.call('HSET', COUNTS, field, number) end
   end
@@ -216,7 +216,7 @@ local function begin_run()
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run,
     'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1, lost + 1)))
-  for _, field in ipairs({'limited', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
+  for _, field in ipairs({'limited', 'budgets', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
       'max_memory', 'paused'}) do
     keep(field, meta[field])
   end
@@ -261,12 +261,14 @@ if intent == 'crawl' then
 end
 
 if input.limits then
-  local old, changed = hash_of(LIMITS), false
+  local old, changed, budgets = hash_of(LIMITS), false, false
   redis.call('DEL', LIMITS)
   for pattern, text in pairs(input.limits) do
     changed, old[pattern] = changed or old[pattern] ~= text, nil
     redis.call('HSET', LIMITS, pattern, text)
+    budgets = budgets or budget_of(text) > 0
   end
+  keep('budgets', budgets and 1)
   keep('throttle', input.throttle)
   -- Stays: slots may be parked, or a person may have said something about them.
   if next(input.limits) or input.throttle ~= '' then keep('limited', 1) end

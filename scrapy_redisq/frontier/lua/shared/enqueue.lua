@@ -1,6 +1,6 @@
 -- Takes in requests, unless they are duplicates.
 --
--- Include  shared/counts shared/queues exact_set=shared/seen/exact dupefilter=shared/seen/BACKEND
+-- Include  shared/counts shared/queues shared/dead shared/slots/state exact_set=shared/seen/exact dupefilter=shared/seen/BACKEND
 
 -- Identities, which unfiltered requests have in the place of a fingerprint.
 
@@ -59,7 +59,8 @@ end
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
 -- entry, fingerprint or false, delay in ms, and where it is known by something else than its
 -- fingerprint: 1 to ask new_starts() about its identity, 2 new_recent(); its identity}...},
--- input.also fingerprints that are only recorded. `meta` has run, generation and order.
+-- input.also fingerprints that are only recorded. `meta` has run, generation, order and budgets. A
+-- request that is over the budget of its slot becomes a dead letter.
 -- -> a string of one character each: '1' it was new, '0' a duplicate
 local function enqueue(meta)
   local queues, entries, known = input.queues or {}, {}, 0
@@ -73,9 +74,10 @@ local function enqueue(meta)
       known = known + 1
     else
       local number, request, _, ms = unpack(item)
-      local entry = '\0' .. request
-      if ms > 0 then
-        local slot, priority = unpack(queues[number])
+      local entry, slot, priority = '\0' .. request, unpack(queues[number])
+      if meta.budgets and is_over_budget(slot) then
+        bury(slot, priority, entry, {reason = 'budget', worker = input.worker})
+      elseif ms > 0 then
         delay(record_of(slot, priority, entry), ms)
         added = added + 1
       else

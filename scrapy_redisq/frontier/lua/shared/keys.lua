@@ -15,7 +15,7 @@
 --                           ms_until_dead()), behind (us, see NOW), stuck and retry (see
 --                           shared/slots/backoff.lua), sampled (see shared/past.lua), release and
 --                           settings (of the worker that joined last), limited (slots may have
---                           limits), throttle (see shared/slots/state.lua), paused (us, since when
+--                           limits), budgets (slots may have budgets), throttle (see shared/slots/state.lua), paused (us, since when
 --                           the crawl is; on shard 0), corrupt (a key that was damaged, see
 --                           shared/guard.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
@@ -42,6 +42,7 @@
 --   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
 --   limits          hash    pattern of slots -> limit, see shared/slots/state.lua
+--   taken           hash    slot with a budget -> requests that the run was asked to take in
 --   aside           zset    slot that is set aside -> since when (microseconds)
 --   paused          zset    slot that a person has paused -> since when (microseconds)
 --   ruled           zset    slot that a person has given a limit -> since when (microseconds)
@@ -72,7 +73,7 @@ local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
 local POST, POSTED = PREFIX .. 'post', PREFIX .. 'posted'
 local REAPED, TRASH, ENDED = PREFIX .. 'reaped', PREFIX .. 'trash', PREFIX .. 'ended'
 local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'
-local LIMITS, ASIDE = PREFIX .. 'limits', PREFIX .. 'aside'
+local LIMITS, TAKEN, ASIDE = PREFIX .. 'limits', PREFIX .. 'taken', PREFIX .. 'aside'
 local PAUSED, RULED = PREFIX .. 'paused', PREFIX .. 'ruled'
 local WAKE_CHANNEL = PREFIX .. 'wake'
 

@@ -6,7 +6,8 @@
 -- long as no other worker holds requests of the slot. Of a slot with a concurrency each worker has
 -- tokens, one for each download, and all of them together are never more than allowed.
 --
--- A limit is "DELAY INTERVAL BURST CONCURRENCY", times in us, 0: none. A rate is an interval and a
+-- A limit is "DELAY INTERVAL BURST CONCURRENCY", times in us, 0: none; behind one of the
+-- settings may stand a budget, how many requests a run takes in. A rate is an interval and a
 -- burst. The pattern is a slot, *.DOMAIN, or * for all. The delay may be made longer by robots.txt
 -- and by latencies (AutoThrottle). After a failure a slot is parked for a while; then one request
 -- of it is downloaded at a time, until a request that was begun after the failure succeeds.
@@ -58,10 +59,11 @@ end
 local MOST_LABELS = 200 -- of a slot's name; those of hosts have 127 at most
 local any_limits
 
-local function limit_of(slot, own)
-  local text = own
+-- -> what the settings say of a slot: its limit and its budget, as a text
+local function of_settings(slot)
+  local text = ''
   if any_limits == nil then any_limits = redis.call('EXISTS', LIMITS) == 1 end
-  if text == '' and any_limits then
+  if any_limits then
     local patterns, domain = {slot}, slot
     while #patterns < MOST_LABELS and string.find(domain, '.', 1, true) do
       domain = string.match(domain, '%.(.*)$')
@@ -75,9 +77,22 @@ local function limit_of(slot, own)
       end
     end
   end
-  local delay, interval, burst, concurrency = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+  return text
+end
+
+local function limit_of(slot, own)
+  local text = own ~= '' and own or of_settings(slot)
+  local delay, interval, burst, concurrency = string.match(text, '^(%d+) (%d+) (%d+) (%d+)')
   return {delay = number_of(delay), interval = number_of(interval),
     burst = math.max(1, number_of(burst)), concurrency = number_of(concurrency)}
+end
+
+local function budget_of(text) return number_of(string.match(text, '^%d+ %d+ %d+ %d+ (%d+)$')) end
+
+-- Whether the run has taken in as many requests of a slot as it may; if not, it takes in one more.
+local function is_over_budget(slot)
+  local budget = budget_of(of_settings(slot))
+  return budget > 0 and redis.call('HINCRBY', TAKEN, slot, 1) > budget
 end
 
 -- Sets a slot's limit: `own`, or that of the settings. After a faster rate tat is at most `burst`
