@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scrapy_redisq.control import Frontier as Frontier
     from scrapy_redisq.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
+    from scrapy_redisq.dupefilter import ScrapyRedisFingerprinter as ScrapyRedisFingerprinter
     from scrapy_redisq.feeds import feed_uri_params as feed_uri_params
     from scrapy_redisq.middlewares.retry import RedisqBackOffMiddleware as RedisqBackOffMiddleware
     from scrapy_redisq.middlewares.retry import RedisqRetryMiddleware as RedisqRetryMiddleware
@@ -48,6 +49,7 @@ _HOMES = {
     "RedisqRetryMiddleware": "scrapy_redisq.middlewares.retry",
     "RedisqRobotsTxtMiddleware": "scrapy_redisq.middlewares.robots",
     "Scheduler": "scrapy_redisq.scheduler",
+    "ScrapyRedisFingerprinter": "scrapy_redisq.dupefilter",
     "feed_uri_params": "scrapy_redisq.feeds",
 }
 
@@ -60,6 +62,7 @@ __all__ = [
     "RedisqRetryMiddleware",
     "RedisqRobotsTxtMiddleware",
     "Scheduler",
+    "ScrapyRedisFingerprinter",
     "feed_uri_params",
 ]
 

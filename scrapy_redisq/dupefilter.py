@@ -1,4 +1,4 @@
-"""Dupefilters in Redis: `BloomDupeFilter` and `ExactDupeFilter`.
+"""Dupefilters in Redis: `BloomDupeFilter` and `ExactDupeFilter`; the fingerprints of scrapy-redis.
 
 Under `scrapy_redisq.Scheduler` their ``kind`` names the dupefilter of the frontier. Its exchange
 finds duplicates, and nothing here connects. Under any other scheduler, such as Scrapy's own, they
@@ -8,6 +8,8 @@ Scrapy waits for it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import redis
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter, referer_str
+from w3lib.url import canonicalize_url
 
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier import calls
@@ -205,3 +208,22 @@ class ExactDupeFilter(RedisqDupeFilter):
     """
 
     kind = "exact"
+
+
+def scrapy_redis_fingerprint(request: Request) -> bytes:
+    """What the dupefilter of scrapy-redis 0.9 knows a request by: the SHA-1 of JSON of method, URL
+    and body."""
+    known = {
+        "body": (request.body or b"").hex(),
+        "method": str(request.method),
+        "url": canonicalize_url(request.url),
+    }
+    return hashlib.sha1(json.dumps(known).encode()).digest()
+
+
+class ScrapyRedisFingerprinter:
+    """``REQUEST_FINGERPRINTER_CLASS`` of a project that goes on with what the dupefilter of
+    scrapy-redis has seen: see ``scrapy redisq migrate``."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return scrapy_redis_fingerprint(request)

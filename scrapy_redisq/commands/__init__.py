@@ -8,7 +8,8 @@ rest is imported when it is run:
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  the server and the configuration that workers of the project would have
 ``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``whole_crawl`` (pause, resume,
-reset), ``embedded_server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``: sub commands
+reset), ``embedded_server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``,
+``migrate``: sub commands
 ``export``   files of dead letters
 ``display``  tables for people; ``fleet_display`` what autoscale shows
 ``watching`` shows something once, or again and again

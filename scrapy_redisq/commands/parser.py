@@ -16,6 +16,7 @@ from scrapy_redisq.commands import (
     doctor,
     embedded_server,
     exporter,
+    migrate,
     push,
     schedule,
     slots,
@@ -28,7 +29,7 @@ from scrapy_redisq.commands.options import GLOBAL_OPTIONS
 
 COMMANDS = (
     *(status, autoscale, exporter, slots, url, workers, push, schedule, dead, whole_crawl),
-    *(embedded_server, doctor, dashboard),
+    *(embedded_server, doctor, dashboard, migrate),
 )
 """In the order in which help has them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -192,6 +192,37 @@ class Frontier(LookMethods, ScheduleMethods, SlotMethods, UrlMethods):
             self.note("push", "requests", result.accepted)
         return result
 
+    def refused(self, requests_or_urls: Iterable[Any]) -> list[tuple[int, str]]:
+        """The ``errors`` of a `push` of these, without pushing anything."""
+        result = Pushed()
+        self._read(list(enumerate(requests_or_urls, start=1)), result, {})
+        return result.errors
+
+    def record_seen(self, fingerprints: Sequence[bytes]) -> None:
+        """Let requests with these fingerprints count as seen in the run; at most some hundred of
+        them. A fingerprint does not say its slot, so each shard has all of them.
+
+        Raises `FrontierLost` if the run ends meanwhile, and as `push`.
+        """
+        joined = self._begin()
+        seen, told = seen_filter(joined.config), False
+        also = [calls.fingerprint_item(seen.encode(one)) for one in fingerprints]
+        shards = list(joined.config.shard_numbers(self.name))
+        while shards:
+            where = self.name, shards[0], joined.run, joined.config.backend
+            call = calls.push(*where, [], [], seen.parameters(), 0, also=also)
+            try:
+                outcome = self._run(call)
+            except ServerFull as full:
+                told = self._wait(str(full), told=told)
+                continue
+            if outcome == "sealed":
+                self._drive(runs.open_shard(self.name, shards[0], joined.run))
+            elif outcome == "lost":
+                raise FrontierLost(f"the run of frontier {self.name!r} ended meanwhile")
+            else:
+                del shards[0]
+
     def fetch_again(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
         """Have ``url`` fetched, seen or not; -> what `url` said, and ``how``: "waits" (nothing was
         done), "requeued" (a dead letter, as it was), or "pushed" (as a new request of ``parse()``,
@@ -230,7 +261,7 @@ class Frontier(LookMethods, ScheduleMethods, SlotMethods, UrlMethods):
                         self._drive(runs.open_shard(self.name, shard, joined.run))
                     except FrontierLost:
                         joined = None
-                elif not outcome or self._is_stranded(shard, joined):
+                elif outcome == "lost" or self._is_stranded(shard, joined):
                     # The run ended meanwhile; another one may have other shards.
                     joined = None
                 else:

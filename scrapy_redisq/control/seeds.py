@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrapy.http import Request
 from scrapy.utils.httpobj import urlparse_cached
@@ -53,6 +53,16 @@ def times(after: str | float, every: str | float | Mapping[str, Any] | None) -> 
     return meta
 
 
+class NamedRequest(NamedTuple):
+    """A request whose callbacks are given by name. ``identity``: of 16 bytes, by which it is known
+    if it is not to be filtered."""
+
+    request: Request
+    callback: str | None
+    errback: str | None
+    identity: bytes
+
+
 class SeedReader:
     """Makes seeds of what producers have, as the ``settings`` allow. ``fingerprint`` stands for the
     crawl's fingerprinter; None: Scrapy's."""
@@ -94,16 +104,20 @@ class SeedReader:
             )
 
     def read(
-        self, item: str | Mapping[str, Any] | Request, meta: Mapping[str, Any] = NO_META
+        self,
+        item: str | Mapping[str, Any] | Request | NamedRequest,
+        meta: Mapping[str, Any] = NO_META,
     ) -> Seed:
-        """The seed of a URL, of a mapping of fields, or of a request without callbacks. ``meta`` is
-        added to its own, which goes over it.
+        """The seed of a URL, of a mapping of fields, or of a request without callbacks of its
+        own. ``meta`` is added to its own, which goes over it.
 
         Raises `RedisqError`, ValueError or TypeError with what is wrong with it, and whatever a
         fingerprinter of the project raises.
         """
-        callback = errback = None
-        if isinstance(item, (str, Mapping)):
+        callback = errback = own_identity = None
+        if isinstance(item, NamedRequest):
+            request, callback, errback, own_identity = item
+        elif isinstance(item, (str, Mapping)):
             fields = {"url": item} if isinstance(item, str) else item
             request, callback, errback = request_from_fields(fields)
         elif isinstance(item, Request):
@@ -121,7 +135,9 @@ class SeedReader:
         fingerprint = self.fingerprint_of(request)
         if not isinstance(fingerprint, bytes):
             raise TypeError(f"its fingerprint is {fingerprint!r:.100}, no bytes")
-        identity = of_nowhere(fingerprint, request) if request.dont_filter else None
+        identity = None
+        if request.dont_filter:
+            identity = own_identity or of_nowhere(fingerprint, request)
         entry = self._serializer.dumps(request, identity, callback=callback, errback=errback)
         slot = request.meta.get("download_slot")
         if slot is None:  # as Scrapy's downloader sees it

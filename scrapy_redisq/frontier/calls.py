@@ -418,15 +418,18 @@ def push(
     enqueue: Sequence[EnqueueItem],
     seen: Sequence[Any],
     dead_max: int,
+    *,
+    also: Sequence[FingerprintItem] = (),
 ) -> Call[str]:
-    """-> one character per request: "1" new, "0" duplicate; "" if another run has begun, "sealed"
-    if the shard must be opened first."""
+    """-> one character per request: "1" new, "0" duplicate; "lost" if another run has begun,
+    "sealed" if the shard must be opened first. ``also``: fingerprints that are only recorded."""
 
     def decode(reply: Any) -> str:
         answer = unpack(reply)
-        return "sealed" if answer["status"] == "sealed" else str(answer.get("outcome", ""))
+        return str(answer["outcome"] if answer["status"] == "ok" else answer["status"])
 
     what = {"queues": queues, "enqueue": enqueue, "seen": seen, "dead_max": dead_max}
+    what["also"] = also or False
     return call_of(("push", backend), name, shard, decode, run=run, **what)
 
 

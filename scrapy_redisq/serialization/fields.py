@@ -78,7 +78,8 @@ def _is_url(value: Any) -> bool:
     return bool(parts.hostname) if parts.scheme in {"http", "https"} else bool(parts.scheme)
 
 
-def _is_callback(value: Any) -> bool:
+def is_callback_name(value: Any) -> bool:
+    """Whether a spider may have a callback of this name."""
     return isinstance(value, str) and value.isidentifier() and not is_hook(value)
 
 
@@ -102,8 +103,8 @@ _INPUTS: dict[str, tuple[str, _Check]] = {
     "cookies": ("names with values, or a list of dicts with name and value", _of(dict, list)),
     "meta": ("a dict with text keys", _is_text_dict),
     "cb_kwargs": ("a dict with text keys", _is_text_dict),
-    "callback": ("the name of a callback of the spider", _is_callback),
-    "errback": ("the name of a callback of the spider", _is_callback),
+    "callback": ("the name of a callback of the spider", is_callback_name),
+    "errback": ("the name of a callback of the spider", is_callback_name),
     "priority": ("a whole number", _of(int)),
     "dont_filter": ("true or false", _of(bool)),
 }

@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from enum import Enum
 from functools import cache
 from types import MemberDescriptorType
-from typing import Any, NamedTuple
-
-from scrapy import Item, Spider
-from scrapy.utils.misc import load_object
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy_redisq.errors import SettingError, Undecodable, reason
+
+if TYPE_CHECKING:
+    from scrapy import Spider
 
 SETTING = "REDISQ_VALUE_CLASSES"
 TAKES = "classes or their import paths: of items, dataclasses, enums, or of objects with attributes"
@@ -128,6 +128,9 @@ class ValueClasses:
         self._by_class: dict[type, ValueClass] = {}
         self._by_name: dict[str, ValueClass] = {}
         for given in listed:
+            # Not above: who stores values of plain types alone need not import Scrapy.
+            from scrapy.utils.misc import load_object  # noqa: PLC0415
+
             try:
                 self._register(load_object(given) if isinstance(given, str) else given)
             except Exception as error:
@@ -204,6 +207,8 @@ def _check_special(name: str) -> None:
 
 def is_data_class(kind: type) -> bool:
     """Whether objects of the class are there to hold values, so that it needs no listing."""
+    from scrapy import Item  # noqa: PLC0415
+
     return (
         issubclass(kind, (Item, Enum))
         or dataclasses.is_dataclass(kind)

@@ -94,6 +94,7 @@ class TestUsage:
             *([], ["status"], ["push"], ["dead"], ["dead", "list"], ["reset"], ["server"]),
             *(["slots"], ["slots", "pause"], ["slots", "limit"], ["slots", "drop"]),
             *(["autoscale"], ["exporter"], ["url"], ["workers"], ["doctor"], ["dashboard"]),
+            ["migrate"],
         ],
     )
     def test_each_has_a_help(

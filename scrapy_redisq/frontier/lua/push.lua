@@ -1,6 +1,7 @@
 -- Adds requests from outside: seed producers and the command line.
 --
--- Input    run, queues, enqueue, seen (parameters of the dupefilter, see shared/seen/), dead_max
+-- Input    run, queues, enqueue, seen (parameters of the dupefilter, see shared/seen/), dead_max,
+--          also (fingerprints that are only recorded, or false)
 -- Reply    msgpack map: status "ok" with `outcome` of each ('1' new, '0' duplicate), "lost" if
 --          the run has ended, "sealed" if the shard must be opened first (see run/reopen.lua)
 -- Cost     O(requests)
