@@ -95,6 +95,7 @@ class SlotStatus:
         """All of it in JSON's types; the limit's parts beside the rest, 0: no such limit."""
         told = {name: value for name, value in vars(self).items() if name != "limit"}
         limit = {**asdict(self.limit), "rate": round(self.limit.rate, 6)}
+        del limit["budget"]  # which is not told of
         return {**told, "limit_delay": limit.pop("delay"), **limit}
 
 

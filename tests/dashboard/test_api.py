@@ -122,7 +122,7 @@ def test_a_host_of_any_name(dashboard: Served, frontier: Frontier, slot: str) ->
     frontier.push([{"url": "https://a.example/", "meta": {"download_slot": slot}}])
     one = dashboard.get(f"{CRAWL}/hosts/{quote(slot, safe='')}")
     assert (one["slot"], one["queued"]) == (slot, 1)
-    assert hosts(dashboard, q=slot) == [slot]
+    wait_until(lambda: hosts(dashboard, q=slot) == [slot], 10, "the list")  # it may be a second old
     assert dashboard.post(f"{CRAWL}/hosts", {"action": "pause", "hosts": [slot]})["changed"] == 1
     assert dashboard.get(f"{CRAWL}/hosts/{quote(slot, safe='')}")["states"] == ["paused"]
 
