@@ -8,7 +8,8 @@ lower floors alone, so rooms of one floor never import each other::
                                                   workers of one machine
     scheduler                                     Scrapy's interface
     worker/  control/                             one crawl process; whoever is none
-    dupefilter  feeds                             what Scrapy loads by name, with any scheduler
+    dupefilter  feeds  redis_spider               what Scrapy loads by name, with any scheduler;
+                                                  spiders as scrapy-redis has them
     participation                                 which crawls join a frontier at all
     settings/                                     declared, checked, read once
     _scrapy/  server/  frontier/  serialization/  Scrapy's insides; Redis; the protocol, which knows
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from scrapy_redisq.middlewares.robots import (
         RedisqRobotsTxtMiddleware as RedisqRobotsTxtMiddleware,
     )
+    from scrapy_redisq.redis_spider import RedisCrawlSpider as RedisCrawlSpider
+    from scrapy_redisq.redis_spider import RedisSpider as RedisSpider
     from scrapy_redisq.scheduler import Scheduler as Scheduler
 
 __version__ = "0.1.0"
@@ -45,6 +48,8 @@ _HOMES = {
     "BloomDupeFilter": "scrapy_redisq.dupefilter",
     "ExactDupeFilter": "scrapy_redisq.dupefilter",
     "Frontier": "scrapy_redisq.control",
+    "RedisCrawlSpider": "scrapy_redisq.redis_spider",
+    "RedisSpider": "scrapy_redisq.redis_spider",
     "RedisqBackOffMiddleware": "scrapy_redisq.middlewares.retry",
     "RedisqRetryMiddleware": "scrapy_redisq.middlewares.retry",
     "RedisqRobotsTxtMiddleware": "scrapy_redisq.middlewares.robots",
@@ -58,6 +63,8 @@ __all__ = [
     "BloomDupeFilter",
     "ExactDupeFilter",
     "Frontier",
+    "RedisCrawlSpider",
+    "RedisSpider",
     "RedisqBackOffMiddleware",
     "RedisqRetryMiddleware",
     "RedisqRobotsTxtMiddleware",

@@ -22,6 +22,7 @@ DeadReason = Literal[
     "too_large",
     "scheme",
     "refused",
+    "line",
 ]
 
 DEAD_LETTERS: dict[DeadReason, str] = {
@@ -43,6 +44,8 @@ DEAD_LETTERS: dict[DeadReason, str] = {
     "`REDISQ_SCHEMES` does not list.",
     "refused": "The request, or one that its page asked for, could not be taken in: an exception "
     "of a fingerprinter or of `meta` says why.",
+    "line": "A line of a feed (`REDISQ_FEEDS`) is no request that can be stored. The detail says "
+    "why, and has the line.",
 }
 
 CloseReason = Literal[

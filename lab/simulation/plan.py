@@ -46,8 +46,13 @@ FEATURES = {
     "poison": 0.1,
     "latecomer": 0.1,
     "heavy": 0.04,
+    "lines": 0.12,
 }
 """What a spider or its site may do -> how often one does."""
+
+FEED, LINES, MAX_IDLE = "redisq:{feed}", 20, 2.0
+"""A feed, whose key is kept and forgotten with the frontier's; its lines; and how many virtual
+seconds without work end the crawl."""
 
 OF_SLOTS = frozenset({"limits", "rate", "narrow", "retry_after"})
 """Features that only a crawl with slots keeps to."""
@@ -184,6 +189,10 @@ def draw(seed: int) -> Plan:
         settings.pop("REDISQ_RESUME", None)
     if "keep_alive" in features:
         features -= {"idle", "again"}  # a worker that stays is never idle, nor is there an end
+    if "lines" in features:  # of a feed, which keeps the crawl open for a while
+        features -= {"idle", "again", "keep_alive"}
+        settings["REDISQ_FEEDS"] = {FEED: {"batch": chance.choice([2, 4, 16])}}
+        settings["MAX_IDLE_TIME_BEFORE_CLOSE"] = MAX_IDLE
     hosts = chance.choice([1, 2, 3, 5])
     chance = random.Random(f"cluster {seed}")
     masters = chance.choice([0, 0, 0, 0, 0, 1, 2, 3])

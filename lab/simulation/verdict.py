@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from lab.simulation.clock import BOOTED
-from lab.simulation.plan import FAULTS
+from lab.simulation.plan import FAULTS, LINES, MAX_IDLE
 from lab.simulation.server import SimulatedServer
 from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
 from lab.simulation.world import AGE, END, LAST, World
@@ -89,6 +89,8 @@ def judge(world: World) -> list[str]:
         bound += PROVEN
     if world.plan.masters > 1:
         bound += REWIND
+    if "lines" in world.plan.features:
+        bound += MAX_IDLE + world.plan.settings["REDISQ_LEASE_TTL"]
     world.late = world.ended_at - last
     if not set(FAULTS) & world.met.keys():
         problems += _calm(world)
@@ -107,7 +109,7 @@ def _calm(world: World) -> list[str]:
         *(one.started_at for one in world.workers),
     ]
     late = world.closed_at - max(begun)
-    if late > bound and not features & {"keep_alive", "refused_rows"}:
+    if late > bound and not features & {"keep_alive", "refused_rows", "lines"}:
         problems.append(f"slow: nothing was done in the last {late:.1f} s")
     young = [one for one in world.workers if one.started_at > world.finished_at + AGE * TOLERANCE]
     if len(world.network.begun) > 1 and not young:
@@ -173,6 +175,7 @@ def _items(world: World) -> list[str]:
     keys, dead = world.site.expected()
     if not _begins_anew(world) or len(world.network.begun) == 1:  # else pushes are forgotten
         keys |= {f"pushed{n}" for n in range(world.people.pushed)}
+    keys |= _lines(world)
     lives = {worker.number for worker in world.workers if not worker.process.dead}
     if not world.lost_run and len(world.network.begun) == 1:
         keys |= {key for number, key in world.fed if number in lives}
@@ -187,7 +190,9 @@ def _items(world: World) -> list[str]:
         problems.append(
             f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {letters[:9]}"
         )
-    if more := {key for key in set(world.table) - keys if not key.startswith(("idle", "pushed"))}:
+    if more := {
+        key for key in set(world.table) - keys if not key.startswith(("idle", "pushed", "line"))
+    }:
         problems.append(f"items of nowhere: {sorted(more)[:8]}")
     requests = {number: world.site.requests_of(number) for number in dead}
     if unsaid := [number for number in requests if not requests[number] & explained]:
@@ -197,6 +202,14 @@ def _items(world: World) -> list[str]:
         if reason in allowed and not any(url in urls for urls in requests.values()):
             problems.append(f"a dead letter of a good page: {url} ({reason})")
     return problems
+
+
+def _lines(world: World) -> set[str]:
+    """Of the feed. What was moved into a run that is lost, or by a worker that dies together with
+    the last second of another server than the feed's, is lost."""
+    lost = _begins_anew(world) or world.lost_run or (world.plan.masters > 1 and world.losses)
+    is_fed = "lines" in world.plan.features and not lost
+    return {f"line{n}" for n in range(LINES)} if is_fed else set()
 
 
 def _said(world: World, problems: list[str]) -> list[str]:

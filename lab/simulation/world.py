@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import copy
 import functools
+import json
 import logging
 import math
 import random
@@ -25,7 +26,7 @@ from lab.simulation import spider as spiders
 from lab.simulation.clock import WORKER, Process, VirtualClock, VirtualLoop, run_here
 from lab.simulation.network import Network
 from lab.simulation.people import People
-from lab.simulation.plan import Fault, Plan
+from lab.simulation.plan import FEED, LINES, Fault, Plan
 from lab.simulation.server import FATES, META, SimulatedServer
 from lab.simulation.site import BURST, DELAY, RATE, RETRY_DELAY, RETRY_TIMES, Site
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -328,6 +329,8 @@ class World:
 
     async def _live(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        if "lines" in self.plan.features:
+            self._feed()
         for at in self.plan.workers:
             self._later(at, self.start_worker)
         for fault in self.plan.faults:
@@ -363,6 +366,15 @@ class World:
                 self.start_worker()
                 alone_since = self.clock.now
         self.ended_at = self.clock.now
+
+    def _feed(self) -> None:
+        """Another program fills the feed, and its server has that for good."""
+        server, url = self.network.primary_of(FEED), self.site.pages[0].url
+        for n in range(LINES):
+            line = {"url": f"{url}?line{n}", "callback": "parse_key", "dont_filter": n % 2 == 0}
+            line["cb_kwargs"] = {"key": f"line{n}"}
+            server.redis.rpush(FEED, json.dumps(line))
+        server.sync()
 
     async def _begin_again(self) -> None:
         """Another crawl on the same name."""
@@ -658,7 +670,7 @@ class World:
         keys = [
             key
             for key in server.redis.keys("redisq:*")
-            if key != META.encode() and b":tokens:" not in key
+            if key != META.encode() and b":tokens:" not in key and FEED.encode() not in key
         ]
         precious = [key for key in keys if any(kind in key for kind in PRECIOUS)]
         if not keys:

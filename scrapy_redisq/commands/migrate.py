@@ -203,8 +203,8 @@ def _remarks(old: OldFrontier, moved: Moved) -> Iterator[str]:
         )
     if old.start_urls.size:
         yield (
-            f"{old.start_urls.name} stays as it is: docs/howto/scrapy-redis.md says how its "
-            f"entries are read."
+            f"{old.start_urls.name} stays as it is: workers read it by "
+            f"scrapy_redisq.RedisSpider or REDISQ_FEEDS."
         )
     if old.items.size:
         yield f"{old.items.name} stays as it is."

@@ -306,7 +306,8 @@ def _where_requests_are(look: _Look) -> tuple[str, str]:
         starting = counted(min(look.starting, len(look.alive)), "worker")
         return "starting", f"Nothing waits; {starting} may still add start requests."
     if look.keep_alive:
-        return "idle", "Everything is finished; the workers stay for more (REDISQ_KEEP_ALIVE)."
+        stay = "the workers stay for more (REDISQ_KEEP_ALIVE, or a feed)"
+        return "idle", f"Everything is finished; {stay}."
     return "ending", "Everything is finished, and the workers are about to leave."
 
 

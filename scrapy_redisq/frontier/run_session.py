@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import redis.asyncio
@@ -227,6 +227,23 @@ class RunSession:
         name = self.terms.name
         return [await self.call(calls.fill(name, session.shard)) for session in self.sessions]
 
+    def holds_any(self, operations: Collection[object]) -> bool:
+        """Whether Redis has not acknowledged some of these letters, or of the requests that have
+        these tags."""
+        return any(
+            (one.tag if isinstance(one, Enqueue) else one) in operations
+            for session in self.sessions
+            for one in session.outgoing
+            if isinstance(one, (Enqueue, Letter))
+        )
+
+    def nothing_is_due(self) -> bool:
+        """Whether no request can be claimed within a second, as the last exchanges told."""
+        replies = self._last_replies()
+        return len(replies) == len(self.sessions) and all(
+            reply.next_due is None or reply.next_due > 1_000 for reply in replies
+        )
+
     def finished(self) -> int:
         """Requests of the run that are finished, as the last exchanges told."""
         return sum(reply.finished for reply in self._last_replies())
@@ -264,15 +281,17 @@ class RunSession:
         """Begin to exchange for ``worker`` in the background."""
         self.worker = worker
         self._running = [
-            asyncio.ensure_future(self._run(shard_task.exchange_on, session))
+            asyncio.ensure_future(self.run_part(shard_task.exchange_on, session))
             for session in self.sessions
         ]
-        helpers = [listen(self), self._run(self._look_for_ended)]
+        helpers = [listen(self), self.run_part(self._look_for_ended)]
         self._helpers = [asyncio.ensure_future(helper) for helper in helpers]
         if self.joined.trash or self.joined.former_shards:
             self._helpers.append(asyncio.ensure_future(self._sweep()))
 
-    async def _run(self, part: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    async def run_part(self, part: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Run a part of the worker that goes on until it is cancelled; if it fails, the worker is
+        lost."""
         try:
             await part(*arguments)
         except Exception as error:
@@ -341,6 +360,16 @@ class RunSession:
                 missing = sum(reply.created - reply.finished for reply in replies)
                 self._missing = max(0, missing)
                 self.worker.completed(self._missing)
+
+    def stay_open(self, keep_alive: bool) -> None:
+        """Whether the worker stays when everything is finished, from now on."""
+        if keep_alive == self.terms.run.keep_alive:
+            return
+        self.terms = replace(self.terms, run=replace(self.terms.run, keep_alive=keep_alive))
+        self.complete = self._certain = self._said_complete = False
+        for session in self.sessions:
+            session.pace.confirms = True
+        self.found_more()
 
     async def _make_certain(self) -> None:
         """Make sure that the server counts, and ask all shards once more. A server that was

@@ -17,6 +17,7 @@ from scrapy_redisq.frontier.limits import (
     parse_limit,
     parse_rate,
 )
+from scrapy_redisq.frontier.lines import MOST_LINES
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class Check(Generic[T]):
         try:
             return self.convert(value)
         except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
-            shown = "(not shown)" if name.endswith("_URL") else value  # it has a password
+            shown = "(not shown)" if name.endswith(("_URL", "_FEEDS")) else value  # a password
             takes = str(error) if isinstance(error, Explained) else self.takes
             raise SettingError(name, shown, takes) from None
 
@@ -255,6 +256,38 @@ def _dict(value: Any) -> dict[Any, Any]:
 )
 def tables(value: Any) -> dict[Any, dict[str, Any]]:
     return {_path(name): dict(options) for name, options in _dict(value).items()}
+
+
+# In a cluster the keys beside it must be on its node.
+_KEY = re.compile(r"(?=.)[^{}]*(\{[^{}]+\}[^{}]*)?", re.DOTALL)
+
+feed_key = text(
+    "the name of a key, with at most one hash tag in braces; %(spider)s and %(name)s are the "
+    "spider's name",
+    lambda value: _KEY.fullmatch(value % {**_SPIDER, "name": "name"}),
+)
+
+feed_batch = whole(1, MOST_LINES, "a number of lines")
+
+
+@taking("a dict of keys, each with a dict of 'url' (of another Redis server) and 'batch'")
+def feeds(value: Any) -> dict[str, dict[str, Any]]:
+    takes: dict[str, Check[Any]] = {"url": url, "batch": feed_batch}
+    checked = {}
+    for key, options in _dict(value).items():
+        given = dict(options or {})
+        try:
+            checked[feed_key.convert(key)] = given
+        except (ValueError, TypeError, KeyError):
+            raise Explained(f"in the place of {key!r} {feed_key.takes}") from None
+        if unknown := given.keys() - takes:
+            raise Explained(f"for {key!r} 'url' and 'batch', not {min(map(str, unknown))!r}")
+        for name, option in given.items():
+            try:
+                given[name] = takes[name].convert(option)
+            except (ValueError, TypeError, KeyError):
+                raise Explained(f"as {name!r} of {key!r} {takes[name].takes}") from None
+    return checked
 
 
 @taking(RATE_TAKES)

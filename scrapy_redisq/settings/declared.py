@@ -27,6 +27,7 @@ class CrawlSettings:
     run = Setting("", checks.run_pattern)
     keep_seen = Setting(False, checks.boolean)
     keep_alive = Setting(False, checks.boolean)
+    feeds = Setting({}, checks.feeds)
     same_start = Setting(True, checks.boolean)
     same_arguments = Setting(True, checks.boolean)
     rewind = Setting(REWIND, checks.seconds(0, 3_600))

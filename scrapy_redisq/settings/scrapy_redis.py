@@ -40,9 +40,9 @@ def kept_lines(settings: BaseSettings, spider: type[Spider] | None = None) -> It
         if of_scrapy_redis(path_of(base)):
             yield KeptLine(
                 f"The spider is a {base.__name__} of scrapy-redis",
-                f"With {CrawlSettings.keep_alive.name} its redis_key is never read; without it, "
-                f"what a killed worker has just read there is lost",
-                "class … (scrapy.Spider), and feed it by scrapy redisq push",
+                "Where Scrapy calls its own methods, what a killed worker has just read from its "
+                "redis_key is lost",
+                f"from scrapy_redisq import {base.__name__}",
             )
             break
     if settings.getbool("SCHEDULER_FLUSH_ON_START") and settings[CrawlSettings.resume.name] is None:

@@ -7,6 +7,7 @@
 ``outbox``       takes in requests that Scrapy hands in
 ``inbox``        leases that wait to be started
 ``in_progress``  the pages, and their ends; ``page`` is one of them
+``feeder``       reads keys that any client of Redis fills
 ``kept``         requests that cannot be stored, and are held by the page that asked for them
 ``back_pressure``  who waits while the frontier is as large as it may be
 ``progress``     how far it is, in its own terminal

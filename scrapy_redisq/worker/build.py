@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 
@@ -25,7 +26,9 @@ from scrapy_redisq.serialization.value_classes import find as find_classes
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.scrapy_redis import kept_lines
 from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.settings.start_urls import feeds_of, max_idle_of
 from scrapy_redisq.worker.connect import WorkerConnection
+from scrapy_redisq.worker.feeder import Feeder, open_sources
 from scrapy_redisq.worker.origin import digest_of, release_of
 from scrapy_redisq.worker.worker import Worker
 
@@ -36,6 +39,10 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
     """A worker that has joined its run and exchanges. ``started``: when the crawl was, by
     time.monotonic(). Raises `RedisqError`; `RunOver` if there is nothing to do."""
     settings = RedisqSettings.read(crawler.settings, spider_with_limits(spider))
+    feeds = feeds_of(spider, settings, crawler.settings)
+    max_idle = max_idle_of(spider, crawler.settings)
+    if feeds:
+        settings = dataclasses.replace(settings, values={**settings.values, "keep_alive": True})
     _check_slots(crawler, settings)
     _warn(crawler)
     stop_at_hangup()
@@ -70,6 +77,9 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             digest=digest_of(crawler.settings),
         )
         worker = Worker(crawler, settings, engine, connection, run_session, serializer, dupefilter)
+        if feeds:
+            sources = await open_sources(feeds, settings, connection.closes)
+            worker.feeder = Feeder(worker, sources, max_idle)
         _watch(worker)
         worker.start()
         if settings.progress:

@@ -152,6 +152,10 @@ class WorkerConnection:
                 await asyncio.to_thread(server.revive)
             await asyncio.sleep(RETRY_PAUSE)
 
+    def closes(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Call ``close``, too, when the connection is closed."""
+        self._opened.push_async_callback(close)
+
     async def abandon(self) -> None:
         """Leave the run, if it was joined, and `close`: other workers would wait for this one until
         its TTL is over."""

@@ -57,7 +57,10 @@ async def _leave(worker: Worker, reason: str) -> None:
     await worker.run_session.stop()
     if worker.is_lost:
         return
-    if await worker.run_session.leave():
+    is_complete = await worker.run_session.leave()
+    if worker.feeder is not None:
+        await worker.feeder.delete_what_was_sent()
+    if is_complete:
         logger.info("The run is complete: this was the last worker to leave")
     elif reason == "finished":
         waiting = 0

@@ -69,6 +69,8 @@ class _Asked(Struct):
     fingerprint: bytes | str | None = None
     also: bytes | str | None = None
     asked: int = 0
+    fed: bytes | None = None
+    """Its identity by the line of a feed that asks for it; None: it is of no feed."""
 
     @property
     def holder(self) -> Page | None:
@@ -130,7 +132,12 @@ class Outbox:
             self._refuse(request, "refused", error)
         return False
 
-    def _take(self, given: Request) -> bool:
+    def take_fed(self, request: Request, identity: bytes) -> None:
+        """Take a request of a feed, whose line gives it an ``identity``. Raises what is wrong with
+        it: the line stays when this worker has gone, so that nothing of it is kept here."""
+        self._take(request, identity)
+
+    def _take(self, given: Request, fed: bytes | None = None) -> bool:
         # Before all else: most links of a page are known.
         of_start = self._engine.is_of_start(given)
         url = self._telling_url(given)
@@ -149,7 +156,7 @@ class Outbox:
                 return self.duplicate(request)
             filtered = False
         own, slot = self._fingerprint(request), self._slot(request)
-        one = _Asked(given, request, delay, page, slot, own, filtered, of_start)
+        one = _Asked(given, request, delay, page, slot, own, filtered, of_start, fed=fed)
         taken = self._take_retry(one) if self._is_retry(one) else self._send(one, url)
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
@@ -244,7 +251,7 @@ class Outbox:
             if one.identity == own and self._foreign_filter is None:
                 one.also = encode(own)
         elif one.page is None:
-            one.asked, one.identity = calls.RECENT, of_nowhere(own, one.request)
+            one.asked, one.identity = calls.RECENT, one.fed or of_nowhere(own, one.request)
         else:
             parent = self._in_progress.identity_of_page(one.page)
             retries, repeats = retry_times(one.page.request.meta), one.page.output.repeats
@@ -258,6 +265,8 @@ class Outbox:
         try:
             entry = self._serializer.dumps(one.request, None if identity == one.own else identity)
         except Unserializable as error:
+            if one.fed:
+                raise
             return self._keep(one, error, identity)
         is_held = holder is not None and holder.is_held
         # A foreign dupefilter would not let it through again for another fetch of the page.

@@ -41,6 +41,7 @@ from scrapy_redisq.server.access import cancel
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
+from scrapy_redisq.worker.feeder import Feeder
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.kept import KeptRequests
@@ -55,6 +56,9 @@ logger = logging.getLogger(__name__)
 
 COUNT_EVERY = 1.0
 """Seconds between two times that a worker adds to the counts of the frontier."""
+
+ENOUGH_QUEUED = 1_000
+"""Requests in the frontier from which on no feed is read while some of them can be claimed."""
 
 
 class Worker:
@@ -75,6 +79,7 @@ class Worker:
         self.settings = settings
         self.engine = engine
         self.connection = connection
+        self.feeder: Feeder | None = None
         self.run_session = run_session
         self.serializer = serializer
         self.dupefilter = dupefilter
@@ -132,10 +137,13 @@ class Worker:
         first, joined = self.run_session.sessions[0].shard, self.run_session.joined
         self.back_pressure.heard(first, full=joined.full, news=False)
         self.run_session.start(self)
-        self.engine.pace_start(self._room_in_outbox)
+        self.engine.pace_start(self.room_for_start)
         self._watches.append(asyncio.ensure_future(self._reporter.watch()))
         if self.settings.max_memory:
             self._watches.append(asyncio.ensure_future(self._watch_memory()))
+        if self.feeder is not None:
+            feeding = self.run_session.run_part(self.feeder.run)
+            self._watches.append(asyncio.ensure_future(feeding))
 
     async def close(self, reason: str) -> None:
         """Send what is buffered, give back what was not started, leave the run."""
@@ -166,7 +174,7 @@ class Worker:
         """False only when the whole frontier is finished, for all workers."""
         return (
             not self.run_session.complete
-            or self.settings.keep_alive
+            or self.run_session.terms.run.keep_alive
             or self.is_lost
             or bool(self.kept or self.inbox)
             or self.run_session.waiting() > 0
@@ -206,7 +214,8 @@ class Worker:
         self.engine.downloads.handed_out(page.request, page.lease.slot)
         return page.request
 
-    async def _room_in_outbox(self) -> None:
+    async def room_for_start(self) -> None:
+        """Wait until the next request of ``start()`` may be taken, or the next lines of a feed."""
         # Half of it, so that start() does not keep pages from being started.
         while (
             max(self.run_session.waiting(), self.kept.waiting) > self.settings.max_outbox // 2
@@ -307,6 +316,13 @@ class Worker:
     def _is_low(self, want: int, downloading: Callable[[str], int | None]) -> bool:
         """Whether what it has will soon be started; ``want``: as many may come."""
         return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
+
+    def could_use_more(self) -> bool:
+        """Whether this worker would soon start more than the frontier has: feeds are read then."""
+        held_up = self.inbox.held_up(self.gate.downloading())
+        if len(self.inbox) > held_up or not self.demand().want:
+            return False
+        return self.queued() < ENOUGH_QUEUED or self.run_session.nothing_is_due()
 
     def demand(self) -> Demand:
         within, urgent = self.gate.needed_within(), self.gate.turns.urgent

@@ -150,7 +150,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
     ),
     "posted": ({"posted": 2}, {}, [], "Links of 2 finished pages to other servers"),
     "starting": ({}, {"starting": 1}, [], "1 worker may still add start requests"),
-    "idle": ({}, {"keep_alive": True}, [], "(REDISQ_KEEP_ALIVE)"),
+    "idle": ({}, {"keep_alive": True}, [], "(REDISQ_KEEP_ALIVE, or a feed)"),
     "ending": ({}, {}, [], "about to leave"),
     "working": (
         {"leased": 32, "workers": TWO},

@@ -276,6 +276,13 @@ MUTANTS = [
         ("self.left_start |= page.asked_again and holder is None", "pass"),
     ),
     *_of(SHARED + "enqueue.lua", IDENTITY, "or item[ASKED] == 2 and recent"),
+    *_of("worker/outbox.py", "tests/crawls/test_feeder.py", "one.fed or "),
+    *_of(
+        "frontier/lua/feed.lua",
+        "tests/crawls/test_feeder.py",
+        "redis.call('ZADD', BATCHES, NOW + input.ttl, batch)",
+        ("#lines < input.most and bytes < MOST_BYTES", "#lines < input.most"),
+    ),
     *_of(
         "worker/in_progress.py",
         f"{BATCH} tests/sinks/test_redis.py",

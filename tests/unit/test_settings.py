@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 from datetime import date
@@ -18,6 +19,7 @@ from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.scrapy_redis import kept_lines
 from scrapy_redisq.settings.setting import settings_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
+from scrapy_redisq.settings.start_urls import feeds_of, max_idle_of
 
 SETTINGS = list(settings_of(RedisqSettings))
 
@@ -218,7 +220,7 @@ def test_a_spider_kept_from_scrapy_redis() -> None:
     RedisSpider.__module__ = "scrapy_redis.spiders"
     (line,) = kept_lines(Settings(), Books)
     assert line.what == "The spider is a RedisSpider of scrapy-redis"
-    assert "scrapy.Spider" in line.write
+    assert line.write == "from scrapy_redisq import RedisSpider"
 
 
 def test_frontier_names() -> None:
@@ -228,3 +230,57 @@ def test_frontier_names() -> None:
     assert check_frontier_name("ünïcode : * ok") == "ünïcode : * ok"
     with pytest.raises(SettingError, match="REDISQ_FRONTIER"):
         RedisqSettings.read({}).frontier_name("{books}")
+
+
+class TestFeeds:
+    def test_which_there_are(self) -> None:
+        """Those of `redis_key` first; a batch is what the feed says, else the spider, else the
+        settings of scrapy-redis, else CONCURRENT_REQUESTS."""
+
+        def feeds(given: dict[str, Any], **attributes: Any) -> list[tuple[str, str, int]]:
+            spider = Spider("books", **attributes)
+            settings = Settings(given)
+            found = feeds_of(spider, RedisqSettings.read(settings), settings)
+            return [(feed.key, feed.url, feed.batch) for feed in found]
+
+        far = {"far": {"url": "redis://h", "batch": 3}, "%(spider)s": {}}
+        assert feeds({}) == feeds({"REDIS_START_URLS_KEY": "a"}) == []
+        assert feeds({}, redis_key=None) == [("books:start_urls", "", 16)]
+        assert feeds({"REDIS_START_URLS_KEY": "a"}, redis_key=None) == [("a", "", 16)]
+        assert feeds({"REDISQ_FEEDS": json.dumps(far)}, redis_key=["{a}b", "%(name)s"]) == [
+            ("{a}b", "", 16),
+            ("books", "", 16),
+            ("far", "redis://h", 3),
+        ]
+        size = {"REDIS_START_URLS_BATCH_SIZE": "7", "CONCURRENT_REQUESTS": 2}
+        assert feeds(size, redis_key="a") == [("a", "", 7)]
+        assert feeds(size, redis_key="a", redis_batch_size="5") == [("a", "", 5)]
+        assert feeds({"CONCURRENT_REQUESTS": 2}, redis_key="a") == [("a", "", 2)]
+        assert max_idle_of(Spider("books"), Settings({"MAX_IDLE_TIME_BEFORE_CLOSE": 5})) == 5
+        assert max_idle_of(Spider("books", max_idle_time="2"), Settings()) == 2
+
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            ({"REDISQ_FEEDS": ["a"]}, "REDISQ_FEEDS.*a dict of keys"),
+            (
+                {"REDISQ_FEEDS": {"a": {"batch": 0}}},
+                "REDISQ_FEEDS.*'batch' of 'a'.* from 1 to 1,000",
+            ),
+            ({"REDISQ_FEEDS": {"a": {"url": "http://:secret@h"}}}, "'url' of 'a' redis://"),
+            ({"REDISQ_FEEDS": {"a": {"kind": "set"}}}, "'url' and 'batch', not 'kind'"),
+            ({"REDISQ_FEEDS": {"": {}}}, "REDISQ_FEEDS.*place of '' the name of a key"),
+            ({"REDISQ_FEEDS": {"a{b": {}}}, "one hash tag"),
+            ({"redis_key": "%(site)s"}, "redis_key.*the spider's name"),
+            ({"redis_key": 5}, "redis_key"),
+            ({"redis_key": "a", "redis_batch_size": "many"}, "redis_batch_size.*lines"),
+            ({"redis_key": "a", "max_idle_time": "soon"}, "max_idle_time.*seconds"),
+        ],
+    )
+    def test_wrong_values(self, wrong: dict[str, Any], says: str) -> None:
+        """Each is named with what it takes; passwords are not shown."""
+        spider, settings = Spider("books", **wrong), Settings(wrong)
+        with pytest.raises(SettingError, match=says) as raised:
+            feeds_of(spider, RedisqSettings.read(settings), settings)
+            max_idle_of(spider, settings)
+        assert "secret" not in str(raised.value)

@@ -36,6 +36,10 @@ def _renamed(name: str, why: str = "") -> _Rule:
     return lambda value: (f"{name} = {value!r}", why)
 
 
+def _stays(name: str) -> _Rule:
+    return _renamed(name, "it stays")
+
+
 def _scheduler(value: Any) -> tuple[str, str] | None:
     if not of_scrapy_redis(path_of(value)):
         return None
@@ -107,16 +111,13 @@ def _bits(value: Any) -> tuple[str, str]:
     )
 
 
-_FEED = (
-    "the feed stays where it is, and is fed by scrapy redisq push here: "
-    "docs/howto/scrapy-redis.md, Feeding"
-)
+_TYPE = "the type of the feed's key is found"
 _ENDS = "all workers end when everything is finished; with REDISQ_KEEP_ALIVE = True none does"
 
 RULES: dict[str, _Rule] = {
     "SCHEDULER": _scheduler,
     "DUPEFILTER_CLASS": _dupefilter,
-    "DUPEFILTER_DEBUG": lambda value: (f"DUPEFILTER_DEBUG = {value!r}", "it stays"),
+    "DUPEFILTER_DEBUG": _stays("DUPEFILTER_DEBUG"),
     "BLOOMFILTER_BIT": _bits,
     "BLOOMFILTER_HASH_NUMBER": _gone(
         "REDISQ_DUPEFILTER_ERROR_RATE says how often it errs, one in a million by default"
@@ -128,12 +129,12 @@ RULES: dict[str, _Rule] = {
     "SCHEDULER_PERSIST": _persist,
     "SCHEDULER_FLUSH_ON_START": _flush,
     "SCHEDULER_IDLE_BEFORE_CLOSE": _gone(_ENDS),
-    "MAX_IDLE_TIME_BEFORE_CLOSE": _gone(_ENDS),
-    "REDIS_START_URLS_KEY": _gone(_FEED),
-    "REDIS_START_URLS_AS_SET": _gone(_FEED),
-    "REDIS_START_URLS_AS_ZSET": _gone(_FEED),
-    "REDIS_START_URLS_BATCH_SIZE": _gone(_FEED),
-    "REDIS_ENCODING": _gone("texts are UTF-8"),
+    "MAX_IDLE_TIME_BEFORE_CLOSE": _stays("MAX_IDLE_TIME_BEFORE_CLOSE"),
+    "REDIS_START_URLS_KEY": _stays("REDIS_START_URLS_KEY"),
+    "REDIS_START_URLS_AS_SET": _gone(_TYPE),
+    "REDIS_START_URLS_AS_ZSET": _gone(_TYPE),
+    "REDIS_START_URLS_BATCH_SIZE": _stays("REDIS_START_URLS_BATCH_SIZE"),
+    "REDIS_ENCODING": _stays("REDIS_ENCODING"),
     "REDIS_DECODE_RESPONSES": _gone("answers of Redis are bytes"),
     "ITEM_PIPELINES": _pipelines,
     "REDIS_ITEMS_KEY": _renamed("REDISQ_ITEMS_KEY"),
@@ -163,7 +164,8 @@ def new_lines(settings: BaseSettings, spider: type[Spider] | None = None) -> Ite
         yield NewLine(f"{name} = {_shown(settings[name])}", "", "a part of REDISQ_URL")
     for base in spider.__mro__ if spider else ():
         if of_scrapy_redis(path_of(base)):
-            yield NewLine(f"class {spider.__name__}({base.__name__})", "", _FEED)  # type: ignore[union-attr]
+            old = f"class {spider.__name__}({base.__name__})"  # type: ignore[union-attr]
+            yield NewLine(old, "", f"in its module: from scrapy_redisq import {base.__name__}")
             break
 
 

@@ -1,0 +1,81 @@
+-- Takes lines out of a feed, a key that any client of Redis fills. Until they are pushed they are
+-- aside: of a stream pending in the consumer group redisq:NAME, else a batch in a key beside it.
+-- Its keys are {FEED}:redisq:NAME:..., in the hash slot of the feed, not those of a shard: batches,
+-- a sorted set (batch -> when another worker may take it up, us).
+--
+-- Input    feed (its key), name (of the frontier), id (32 characters, of a new batch), most (lines;
+--          0: none), ttl (us after which another worker may take the same lines up again), done
+--          (false, or what is pushed: a batch, or an array of ids of a stream)
+-- Reply    {type of the feed, how much is aside, batch}, the batch being ID, then LENGTH:LINE for
+--          each line, or ''; of a stream {type, how much is aside, {id, {field, value...}}...}
+-- Cost     O(most), about 4 MB and the last line
+-- Retry    takes other lines: those whose reply was lost are taken up again when `ttl` is over
+-- Memory   Redis refuses the copy when it is full, and nothing is taken out
+
+local BATCHES, FEED = PREFIX .. 'batches', input.feed
+local kind = redis.call('TYPE', FEED).ok
+
+local function from_stream()
+  local GROUP, CONSUMER = 'redisq:' .. input.name, 'worker'
+  local has_group = false
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', FEED)) do
+    has_group = has_group or group[2] == GROUP
+  end
+  if not has_group then redis.call('XGROUP', 'CREATE', FEED, GROUP, '0') end
+  if input.done then redis.call('XACK', FEED, GROUP, unpack(input.done)) end
+  local reply, bytes = {kind, 0}, 0
+  local function take(entries)
+    for _, entry in ipairs(entries) do
+      if entry and entry[2] then
+        reply[#reply + 1] = entry
+        for _, text in ipairs(entry[2]) do bytes = bytes + #text end
+      end
+    end
+  end
+  if input.most > 0 then
+    take(redis.call('XAUTOCLAIM', FEED, GROUP, CONSUMER, integer(input.ttl / 1000), '0-0',
+      'COUNT', input.most)[2])
+  end
+  while #reply - 2 < input.most and bytes < MOST_BYTES do
+    local found = redis.call('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', 1, 'STREAMS', FEED, '>')
+    if not found then break end
+    take(found[1][2])
+  end
+  reply[2] = redis.call('XPENDING', FEED, GROUP)[1]
+  return reply
+end
+if kind == 'stream' then return from_stream() end
+
+-- How a type is read: the lines in their order, the first `most` of them; and how they are removed.
+local READ, REMOVE = {}, {}
+function READ.list(n) return redis.call('LINDEX', FEED, n - 1) end
+function REMOVE.list(lines) redis.call('LTRIM', FEED, #lines, -1) end
+function READ.zset(n) return redis.call('ZREVRANGE', FEED, n - 1, n - 1)[1] end
+function REMOVE.zset(lines) redis.call('ZREM', FEED, unpack(lines)) end
+local members
+function READ.set(n)
+  members = members or redis.call('SRANDMEMBER', FEED, input.most)
+  return members[n]
+end
+function REMOVE.set(lines) redis.call('SREM', FEED, unpack(lines)) end
+
+if input.done then redis.call('ZREM', BATCHES, input.done) end
+local batch = ''
+if input.most > 0 then
+  batch = redis.call('ZRANGEBYSCORE', BATCHES, '-inf', NOW, 'LIMIT', 0, 1)[1] or ''
+  local lines, bytes = {}, 0
+  while batch == '' and READ[kind] and #lines < input.most and bytes < MOST_BYTES do
+    local line = READ[kind](#lines + 1)
+    if not line then break end
+    lines[#lines + 1], bytes = line, bytes + #line
+  end
+  if #lines > 0 then
+    local parts = {input.id}
+    for i, line in ipairs(lines) do parts[i + 1] = #line .. ':' .. line end
+    batch = table.concat(parts)
+  end
+  -- Copied before anything is removed: a script that fails half-way loses nothing.
+  if batch ~= '' then redis.call('ZADD', BATCHES, NOW + input.ttl, batch) end
+  if #lines > 0 then REMOVE[kind](lines) end
+end
+return {kind, redis.call('ZCARD', BATCHES), batch}

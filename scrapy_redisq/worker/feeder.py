@@ -1,0 +1,270 @@
+"""Reads feeds: keys that any client of Redis fills with URLs, or with requests as JSON.
+
+A worker that could use more takes a batch of lines aside (`scrapy_redisq.frontier.lines`). It sends
+their requests, each with an identity, and deletes the batch when Redis has all of them. If the
+worker dies before that, another one reads the same batch after the lease TTL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+from scrapy.http import Request
+
+from scrapy_redisq.errors import RedisqError, SettingError, Unserializable, message_of, reason
+from scrapy_redisq.frontier.lines import TYPES, Taken, take_lines
+from scrapy_redisq.frontier.scripts import AsyncClient, execute_async
+from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.serialization.callbacks import Callbacks
+from scrapy_redisq.serialization.fields import request_from_fields
+from scrapy_redisq.serialization.values import type_name
+from scrapy_redisq.server.access import cancel
+from scrapy_redisq.server.connection import Server
+from scrapy_redisq.settings.declared import CrawlSettings
+from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
+from scrapy_redisq.settings.start_urls import Feed
+from scrapy_redisq.worker.page import Problem
+
+if TYPE_CHECKING:
+    from scrapy_redisq.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+LOOK, LOOK_IDLE = 0.02, 1.0
+"""Seconds between two looks: whether the worker could use more, and at feeds that were empty."""
+
+AWAY_LONGEST = 30.0
+"""Seconds until a feed that could not be read is read again, at most."""
+
+SETTING = CrawlSettings.feeds.name
+
+
+class Source:
+    """One feed and the server that has it. ``server``: another one than that of REDISQ_URL."""
+
+    def __init__(self, feed: Feed, server: Server | None) -> None:
+        self.feed = feed
+        self.server = server
+        self.client: AsyncClient | None = None
+        self.read_at = 0.0
+        """When (time.monotonic()) it is read again."""
+        self._following: asyncio.Future[None] | None = None
+        self._trouble = ""
+        self._pause = LOOK_IDLE
+
+    async def connect(self) -> None:
+        """Connect to another server, unless that was done. Raises what redis-py does, and
+        `RedisqError`."""
+        if self.server is None or self.client is not None:
+            return
+        await asyncio.to_thread(self.server.revive)
+        await asyncio.to_thread(self.server.ping, self.server.socket_timeout)
+        self.client = self.server.async_client()
+        self._following = asyncio.ensure_future(self.server.follow())
+
+    def went_well(self) -> None:
+        """It was read."""
+        if self._trouble:
+            logger.info("The feed %r is read again", self.feed.key)
+        self._trouble, self._pause = "", LOOK_IDLE
+
+    def failed(self, text: str) -> None:
+        """It cannot be read now. Warn of what is new."""
+        if text != self._trouble:
+            logger.warning("The feed %r (%s) is not read: %s", self.feed.key, SETTING, text)
+        self._trouble = text
+        self.read_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, AWAY_LONGEST)
+
+    async def hang_up(self) -> None:
+        """Close the connection to another server; it is connected again when it is read."""
+        if self._following is not None:
+            await cancel(self._following)
+        client: Any = self.client
+        self.client = self._following = None
+        if client is not None:
+            await client.aclose()
+
+    async def close(self) -> None:
+        """Close the connection, and leave the server."""
+        await self.hang_up()
+        if self.server is not None:
+            await asyncio.to_thread(self.server.close)
+
+
+async def open_sources(
+    feeds: Iterable[Feed],
+    settings: RedisqSettings,
+    closes: Callable[[Callable[[], Awaitable[None]]], None],
+) -> list[Source]:
+    """The feeds, each with its server; ``closes`` is given what closes them. No server is waited
+    for: a feed that is away keeps no crawl from starting. Raises `RedisqError`."""
+    sources = []
+    for feed in feeds:
+        server = None
+        if feed.url:
+            try:
+                server = await asyncio.to_thread(
+                    open_server_of, settings, project_folder(), url=feed.url
+                )
+            except SettingError as error:
+                text = str(error).replace(CrawlSettings.url.name, f"{SETTING}[{feed.key!r}]['url']")
+                raise RedisqError(text) from None
+        sources.append(Source(feed, server))
+        closes(sources[-1].close)
+    return sources
+
+
+class Feeder:
+    """Reads the ``sources`` of a worker, the first ones first. ``max_idle``: seconds after which
+    the crawl is kept open no longer when all of it is idle; 0: it stays."""
+
+    def __init__(self, worker: Worker, sources: Sequence[Source], max_idle: float) -> None:
+        self._worker = worker
+        self._run = worker.run_session
+        self._sources = sources
+        self._max_idle = max_idle
+        self._callbacks = Callbacks(worker.spider)
+        self._idle_since = time.monotonic()
+        self._aside: tuple[Source, Any] | None = None
+        """A batch that was read, and is not deleted; its requests and letters that were sent."""
+        self._sent: set[object] = set()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            pause = LOOK
+            if self._worker.could_use_more():
+                await self._worker.room_for_start()
+                pause = 0.0 if await self._read_first() else LOOK_IDLE
+            elif not self._worker.engine.closing:
+                self._mind_the_end(all_empty=False)
+            await asyncio.sleep(pause)
+
+    async def delete_what_was_sent(self) -> None:
+        """Delete the batch if Redis has all of it by now. Else the next crawl reads it again."""
+        if self._aside is not None and not self._run.holds_any(self._sent):
+            source, done = self._aside
+            with contextlib.suppress(*TROUBLE, RedisError, RedisqError):
+                await self._call(source, most=0, done=done)
+
+    async def _read_first(self) -> bool:
+        """Read the first feed that has something; -> whether one had."""
+        all_empty = True
+        for source in self._sources:
+            if time.monotonic() < source.read_at:
+                all_empty = False
+                continue
+            taken = await self._taken(source)
+            if taken is not None and taken.lines:
+                self._idle_since = time.monotonic()
+                self._run.stay_open(True)
+                await self._push(source, taken)
+                return True
+            all_empty &= taken is not None and not taken.aside
+        self._mind_the_end(all_empty)
+        return False
+
+    def _mind_the_end(self, all_empty: bool) -> None:
+        now = time.monotonic()
+        if not all_empty or self._run.unfinished() or self._worker.starting()[0]:
+            self._idle_since = now
+            self._run.stay_open(True)
+        elif self._max_idle and now - self._idle_since >= self._max_idle:
+            if self._run.terms.run.keep_alive:
+                logger.info(
+                    "The crawl was idle for %g s (max_idle_time, MAX_IDLE_TIME_BEFORE_CLOSE): it "
+                    "ends",
+                    self._max_idle,
+                )
+            self._run.stay_open(False)
+
+    # Lines
+
+    async def _taken(self, source: Source) -> Taken | None:
+        """Lines of the feed; None if it cannot be read."""
+        try:
+            taken = await self._call(source, most=source.feed.batch)
+        except (*TROUBLE, RedisError, RedisqError) as error:
+            redact = source.server.redact if source.server else self._run.server.redact
+            source.failed(redact(error))
+            await source.hang_up()
+            return None
+        if taken.type not in (*TYPES, "none"):
+            source.failed(f"the key is a {taken.type}; it takes a {', '.join(TYPES)}")
+            return taken if taken.lines else None
+        source.went_well()
+        return taken
+
+    async def _call(self, source: Source, *, most: int, done: Any = None) -> Taken:
+        run = self._run
+        ttl = run.terms.lease_ttl
+        call = take_lines(source.feed.key, run.terms.name, most=most, ttl=ttl, done=done)
+        await source.connect()
+        if source.client is None:
+            return await run.call(call)
+        return await execute_async(source.client, call)
+
+    async def _push(self, source: Source, taken: Taken) -> None:
+        """Send what the lines ask for, and delete them when Redis has all of it."""
+        self._aside, self._sent = (source, taken.done), set()
+        for identity, line in taken.lines:
+            self._take(source.feed.key, identity, line)
+        self._run.wake()
+        while self._run.holds_any(self._sent):
+            await asyncio.sleep(LOOK)
+        try:
+            await self._call(source, most=0, done=taken.done)
+        except (*TROUBLE, RedisError, RedisqError) as error:
+            # Its lines are read once more when the TTL is over, and are duplicates.
+            source.failed(str(error))
+        self._aside = None
+
+    def _take(self, key: str, identity: bytes, line: bytes) -> None:
+        """Hand in the requests of a line, or its dead letter."""
+        try:
+            for number, request in enumerate(self._requests(line)):
+                own = blake2b(identity + b"%d" % number, digest_size=16).digest()
+                self._worker.outbox.take_fed(request, own)
+                self._sent.add(request)
+        except Exception as error:
+            why = message_of(error) if isinstance(error, RedisqError) else reason(error)
+            if isinstance(error, Unserializable) and error.cure:
+                why = f"{why}; {error.cure}"
+            detail = f"{why}; line of {key!r}: {line[:10_000].decode(errors='backslashreplace')}"
+            logger.warning("Dead letter (line): %.500s", detail)
+            problem = Problem("line", detail, type_name(type(error)))
+            self._worker.stats.inc_value(f"redisq/dead/{problem.reason}")
+            letter = problem.letter("", identity)
+            self._sent.add(letter)
+            self._run.enqueue(letter)
+
+    def _requests(self, line: bytes) -> Iterator[Request]:
+        make = getattr(self._worker.spider, "make_request_from_data", None)
+        if make is None:
+            yield self._request(line)
+            return
+        made = make(line)
+        for request in [made] if isinstance(made, Request) else made or ():
+            if not isinstance(request, Request):
+                raise TypeError(f"make_request_from_data() gave {request!r:.100}, no request")
+            yield request
+
+    def _request(self, line: bytes) -> Request:
+        """As ``push`` reads it."""
+        text = line.decode().strip()
+        fields = json.loads(text) if text.startswith("{") else {"url": text}
+        request, callback, errback = request_from_fields(fields)
+        if callback:
+            request.callback = self._callbacks.method(callback, "callback")
+        if errback:
+            request.errback = self._callbacks.method(errback, "errback")
+        return request

@@ -1,0 +1,61 @@
+"""Spiders that are fed from Redis keys."""
+
+import json
+
+import scrapy
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import Rule
+
+from scrapy_redisq import RedisCrawlSpider, RedisSpider
+
+
+class Fed(scrapy.Spider):
+    """Of no class of this package: fed by REDISQ_FEEDS, or `redis_key`."""
+
+    name = "fed_plain"
+
+    async def start(self):
+        return
+        yield
+
+    def parse(self, response):
+        yield {"url": response.url, **response.meta.get("row", {})}
+
+    def parse_other(self, response):
+        yield {"url": response.url, "other": True}
+
+
+class Moved(RedisSpider):
+    """A spider of scrapy-redis, as its users write them."""
+
+    name = "moved"
+    max_idle_time = 1
+
+    def parse(self, response):
+        yield {"url": response.url, "body": response.text, "job": response.meta.get("job")}
+
+
+class MovedRules(RedisCrawlSpider):
+    name = "moved_rules"
+    redis_key = "rules:start_urls"
+    max_idle_time = 1
+    rules = (Rule(LinkExtractor(), callback="parse_page", follow=True),)
+
+    def parse_page(self, response):
+        yield {"url": response.url}
+
+
+class Own(RedisSpider):
+    """Makes two requests of one line, and raises for some."""
+
+    name = "own"
+    redis_key = ["%(name)s:urgent", "%(name)s:start_urls"]
+
+    def make_request_from_data(self, data):
+        job = json.loads(data)
+        if job is None:
+            return None
+        return [scrapy.Request(f"{job['site']}/{part}", meta={"job": job}) for part in "ab"]
+
+    def parse(self, response):
+        yield {"url": response.url}
