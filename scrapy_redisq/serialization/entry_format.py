@@ -341,7 +341,6 @@ def next_time(
     """
     found = decode_entry(entry)
     found.identity = identity
-    found.dont_filter = True  # of what it redirects to, which was seen the time before
     found.meta = {k: v for k, v in (found.meta or {}).items() if k != "retry_times"} | dict(meta)
     kept = {k: v for k, v in (found.headers or {}).items() if k not in headers}
     found.headers = (kept | {k: [v] for k, v in headers.items() if v}) or None

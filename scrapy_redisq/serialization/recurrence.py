@@ -117,10 +117,10 @@ def seconds_of(value: Any) -> float:
         if found := re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", value.strip()):
             seconds = float(found[1]) * _UNITS[found[2]]
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
-    if not 0 <= seconds <= MAX_DELAY:
+        seconds = value
+    if not 0 <= seconds <= MAX_DELAY:  # before it is a float, which not every integer can be
         raise ValueError(f"{value!r:.100}: takes {INTERVAL_TAKES}")
-    return seconds
+    return float(seconds)
 
 
 def _interval(value: Any, key: str) -> float:

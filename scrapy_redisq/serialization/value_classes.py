@@ -35,6 +35,10 @@ class Stored(NamedTuple):
     name: str
     parts: Any
 
+    def __hash__(self) -> int:
+        """It may be in a set, or a key, as the object is: each is one of its own there."""
+        return id(self)
+
 
 def class_name(cls: type) -> str:
     """By which entries name a class."""

@@ -140,7 +140,8 @@ class Outbox:
     def _take(self, given: Request, fed: bytes | None = None) -> bool:
         # Before all else: most links of a page are known.
         of_start = self._engine.is_of_start(given)
-        url = self._telling_url(given)
+        again = self._is_of_next_time(given)
+        url = "" if again else self._telling_url(given)
         # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run.
         if url and url in self._seen_cache and not (self._settings.keep_seen and of_start):
             self._run_session.count("duplicates", 1)
@@ -148,7 +149,7 @@ class Outbox:
         page = self._asking_page()
         request, delay = self._delay(self._recurring(given), page)
         self._check_body(request)
-        filtered = not request.dont_filter
+        filtered = not (request.dont_filter or again)
         if self._foreign_filter is not None:
             # It is told of start requests, but cannot refuse them: the frontier does that.
             asked = filtered or of_start
@@ -188,6 +189,19 @@ class Outbox:
         if self.pauses_retries and page is not None and _is_tried_again(request, page):
             return request, retry_pause(self._settings.retry_delays, retry_times(request.meta))
         return request, 0.0
+
+    def _is_of_next_time(self, given: Request) -> bool:
+        """Whether a page that comes again, or what it was redirected to, is redirected to it. It
+        may be filtered by Scrapy, but not as seen: so it was the time before."""
+        if not self._engine.is_returned(given):
+            return False
+        page = self._asking_page()
+        return (
+            page is not None
+            and (page.every is not None or self._foreign_filter is None)
+            and bool(page.lease.entry)
+            and identity_in(page.lease.entry) is not None
+        )
 
     def _recurring(self, request: Request) -> Request:
         """The request, once it is looked at when it comes again."""
@@ -270,7 +284,7 @@ class Outbox:
             return self._keep(one, error, identity)
         is_held = holder is not None and holder.is_held
         # A foreign dupefilter would not let it through again for another fetch of the page.
-        stands = is_held and (one.filtered or one.given.dont_filter)
+        stands = is_held and (self._foreign_filter is None or one.given.dont_filter)
         enqueue = Enqueue(
             one.slot,
             int(one.request.priority),  # True and members of an enum are numbers
@@ -304,7 +318,11 @@ class Outbox:
             and not (one.filtered or isinstance(page, KeptPage))
             and page.retry is None
             and one.slot == page.lease.slot
-            and (self._engine.is_returned(one.given) or _is_tried_again(one.request, page))
+            # One that comes again is what it was, and not what it was redirected to.
+            and (
+                (self._engine.is_returned(one.given) and page.every is None)
+                or _is_tried_again(one.request, page)
+            )
             and bool(one.own == self._fingerprint(page.request))
         )
 
@@ -312,7 +330,9 @@ class Outbox:
         page, request = one.page, one.request
         assert page is not None
         if page.every is not None:  # which its meta does not say any more
-            request = request.replace(meta={**request.meta, EVERY_KEY: page.every.stored()})
+            meta = {**request.meta, EVERY_KEY: page.every.stored()}
+            # A retry's priority is another one, and would be that of all times to come.
+            request = request.replace(meta=meta, priority=page.lease.priority)
         identity = identity_in(page.lease.entry)
         try:
             entry = self._serializer.dumps(request, identity)

@@ -405,7 +405,7 @@ class Worker:
 
     def _page_ended(self, page: Page) -> None:
         self.pages += not page.given_back
-        if page.every is not None and not page.given_back and page.retry is None:
+        if comes_again := page.every is not None and not page.given_back and page.retry is None:
             self._comes_again(page)
         elif page.problem is not None and not page.given_back:
             self._tell_of_death(page.problem, page.request)
@@ -413,7 +413,8 @@ class Worker:
         if self.settings.history:
             identity = self.in_progress.identity_of_page(page)
             finish = replace(finish, record=record_of(page, identity, finish))
-        self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
+        done = finish.ending == "done" or (comes_again and page.problem is None)
+        self.kept.page_ended(page, done=done and page.is_held)
         page.session.finish(finish, page.output.links)
 
     def _comes_again(self, page: Page) -> None:

@@ -28,6 +28,7 @@ class TestIntervals:
         "value",
         [
             *("", "h", "-1h", "1y", "2 h 3", "9999d", True, None, float("nan"), [], 0, "0.5s"),
+            10**400,
             *({"min": "1h"}, {"every": "1h", "min": "2h"}, {"every": "2h", "max": "1h"}),
             *({"every": "1h", "often": 1}, {"every": "1h", "known": ["x"]}, {"every": {}}),
         ],
@@ -107,3 +108,36 @@ def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redi
     assert status["created"] == status["finished"]
     assert "Traceback" not in second.log
     assert "comes again in 1 s" in second.log
+
+
+def test_each_time_as_the_first(redis_server: RedisServer, crawl: Run) -> None:
+    """What happened to it the time before, retries and redirects, does not add up; filters of
+    Scrapy hold each time, and links that stay in the process are followed once."""
+
+    def page(path: str) -> Answer | str:
+        if path == "/itself":
+            again = site.counts()[path] % 2
+            return Answer("", 302, {"Location": path}) if again else ""
+        if path == "/elsewhere":
+            return Answer("", 302, {"Location": f"http://localhost:{site.port}/forbidden"})
+        return Answer("", 500) if path == "/failing" else ""
+
+    paths = ("/itself", "/elsewhere", "/failing")
+    settings = {"REDISQ_RETRY_DELAYS": 0, "RETRY_TIMES": 1}
+
+    def waiting() -> list[bytes]:
+        found: Any = frontier.client.zrange("redisq:{on_site:0}:delayed", 0, -1)
+        return found if len(found) == len(paths) else []
+
+    with Site(page) as site, Frontier.from_url(redis_server.url, "on_site") as frontier:
+        frontier.push([{"url": f"{site.url}/itself", "dont_filter": True}], every=1)
+        frontier.push([site.url + path for path in paths[1:]], every=1)
+        worker = crawl("on_site", site, settings=settings)
+        wait_until(lambda: all(site.counts()[path] >= 6 for path in paths), 60, "all of them")
+        records = wait_until(waiting, 30, "all that waits")
+        worker.terminate()
+        worker.wait()
+    assert {record.split(b":")[1] for record in records} == {b"0"}
+    assert b"redirect" not in b"".join(records)
+    assert site.counts()["/kept"] == 1
+    assert "/forbidden" not in site.counts()

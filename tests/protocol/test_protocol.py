@@ -366,6 +366,24 @@ def test_a_request_that_kills_its_workers(
         assert list(frontier.dead()) == []
 
 
+def test_a_budget_that_is_raised(client: redis.Redis) -> None:
+    """Requests over it do not count, so that a larger one has room; and they drop no dead letters
+    of failures."""
+    worker = Worker(client, NAME, EXACT, limits={"*": "0 0 1 0 3"}, dead_max=2)
+    worker.send(["failed"])
+    (lease,) = worker.claim(1)
+    worker.finish(lease, "dead", reason="download")
+    worker.exchange()
+    worker.send([f"{n}" for n in range(9)])
+    assert entries(worker.claim(9)) == ["0", "1"]
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        assert [letter.reason for letter in frontier.dead()] == ["budget", "download"]
+    assert counts(client)["dead"] == 8
+    other = Worker(client, NAME, EXACT, limits={"*": "0 0 1 0 5"})
+    other.send([f"more {n}" for n in range(9)])
+    assert entries(other.claim(9)) == ["more 0", "more 1"]
+
+
 # --- runs --------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ import scrapy
 from scrapy.http import Request
 
 from scrapy_redisq.errors import SettingError, Undecodable, Unserializable
-from scrapy_redisq.serialization.entry_format import FORMAT, forget_retries
+from scrapy_redisq.serialization.entry_format import FORMAT, forget_retries, next_time
 from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.serialization.identity import marks
 from scrapy_redisq.serialization.serializer import Serializer
@@ -327,6 +327,14 @@ class TestWhatRedisSays:
         again = forget_retries(entry)
         assert again is not None
         assert serializer.loads(again).meta == {"book": [Book(title="A")]}
+
+    def test_changed_without_the_class_in_a_set(self, serializer: Serializer) -> None:
+        """Objects may be in sets, and keys, of requests that come again."""
+        meta = {"tags": {Tag("a"), Tag("b")}, "of": {Frozen((1,)): 1}}
+        entry = serializer.dumps(Request(URL, meta={**meta, "retry_times": 1}))
+        again = next_time(entry, b"i" * 16, {}, {})
+        assert serializer.loads(again).meta == meta
+        assert serializer.loads(forget_retries(entry) or b"").meta == meta
 
 
 class TestCallbacks:

@@ -45,7 +45,7 @@ local function reply(status, fields)
   return cmsgpack.pack(answer)
 end
 
-for kind, keys in pairs({hash = {META, COUNTS, BUSY, LETTERS, ROBOTS, POSTED, LIMITS},
+for kind, keys in pairs({hash = {META, COUNTS, BUSY, LETTERS, ROBOTS, POSTED, LIMITS, TAKEN},
     zset = {READY, DELAYED, WORKERS, DEAD, ASIDE, PAUSED, RULED, ROBOTS_UNTIL, ENDED, POST},
     list = {TRASH}, string = {REAPED}}) do
   for _, key in ipairs(keys) do

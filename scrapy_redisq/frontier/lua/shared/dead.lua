@@ -5,13 +5,14 @@
 -- Bytes of foreign data that are kept.
 local MOST_FOREIGN = 65536
 
--- Keeps a dead letter and drops the oldest past input.dead_max; `letter` has reason, detail,
--- worker, the id of the lease, which ends in when it was handed out, and perhaps error and status.
+-- Keeps a dead letter, and drops the oldest past input.dead_max; but none is dropped for one that is
+-- over a budget, of which a trap has more than all failures. `letter` has reason, detail, worker,
+-- the id of the lease, which ends in when it was handed out, and perhaps error and status.
 local function bury(slot, priority, entry, letter)
   local id, most = next_number('letters'), input.dead_max
   count('dead', 1)
   count('finished', 1)
-  if most == 0 then return end
+  if most == 0 or letter.reason == 'budget' and redis.call('ZCARD', DEAD) >= most then return end
   local header = cmsgpack.pack({slot = readable(slot), priority = priority, reason = letter.reason,
     detail = letter.detail or '', worker = readable(letter.worker or ''), at = integer(NOW),
     error = letter.error or '', status = letter.status or 0,

@@ -42,7 +42,7 @@
 --   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
 --   limits          hash    pattern of slots -> limit, see shared/slots/state.lua
---   taken           hash    slot with a budget -> requests that the run was asked to take in
+--   taken           hash    slot with a budget -> requests that the run has taken in
 --   aside           zset    slot that is set aside -> since when (microseconds)
 --   paused          zset    slot that a person has paused -> since when (microseconds)
 --   ruled           zset    slot that a person has given a limit -> since when (microseconds)

@@ -30,6 +30,18 @@ class Follow(scrapy.Spider):
                 yield response.follow(href)
 
 
+class OnSite(Follow):
+    """Without start requests. Keeps to one host, and each page links to one request that stays in
+    its process."""
+
+    name = "on_site"
+    first = ""
+    allowed_domains = ["127.0.0.1"]
+
+    def parse(self, response):
+        yield scrapy.Request(f"{self.site}/kept", lambda response: None)
+
+
 class Later(Follow):
     """Asks for the page ``last``, as a start request like any other, when the first was parsed."""
 

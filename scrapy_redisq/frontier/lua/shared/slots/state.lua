@@ -92,7 +92,9 @@ local function budget_of(text) return number_of(string.match(text, '^%d+ %d+ %d+
 -- Whether the run has taken in as many requests of a slot as it may; if not, it takes in one more.
 local function is_over_budget(slot)
   local budget = budget_of(of_settings(slot))
-  return budget > 0 and redis.call('HINCRBY', TAKEN, slot, 1) > budget
+  if budget == 0 then return false end
+  if number_of(redis.call('HGET', TAKEN, slot)) >= budget then return true end
+  redis.call('HINCRBY', TAKEN, slot, 1)
 end
 
 -- Sets a slot's limit: `own`, or that of the settings. After a faster rate tat is at most `burst`
