@@ -16,7 +16,7 @@ from scrapy_redisq.commands.options import add_command, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control.words import counted
 from scrapy_redisq.dupefilter import ScrapyRedisFingerprinter
-from scrapy_redisq.errors import FrontierError
+from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.ops.migration.migration import Migration, Moved, check_target
 from scrapy_redisq.ops.migration.new_settings import new_lines
 from scrapy_redisq.ops.migration.old_frontier import PLACES, OldFrontier, key_names, old_client
@@ -86,6 +86,9 @@ def run(arguments: Namespace, project: Project) -> int:
     if arguments.settings:
         print_settings(project)
         return 0
+    if not project.settings.resume:
+        takes = "True until the crawl is complete: the first worker would forget what is moved"
+        raise SettingError("REDISQ_RESUME", False, takes)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(project.server(to_write=not arguments.dry_run))
         frontier = stack.enter_context(project.frontier_to_push(server, arguments.name))

@@ -20,18 +20,20 @@ import pytest
 import redis
 from scrapy import Request, Spider
 from scrapy.http import FormRequest, JsonRequest
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from lab.launcher import fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Hit, Site, linked_pages
-from scrapy_redisq.control import Frontier
+from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.dupefilter import scrapy_redis_fingerprint
+from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.ops.migration import pickles, plain
 from scrapy_redisq.ops.migration.pickles import PickleReader
 from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.serialization.values import decode
 from tests.control.conftest import Opener
-from tests.control.member import Member
+from tests.control.member import Member, some_urls
 from tests.harness.command import Ran, Redisq
 
 QUEUE, SEEN = "books:requests", "books:dupefilter"
@@ -150,6 +152,7 @@ class TestRequests:
         assert (ran.code, ran.out) == (1, "")
         assert "has 1 live worker: stop them first; --add" in ran.err
         assert counts(redisq(*migrate, "--add"), "requests") == [6, 0, 6, 0, 6]
+        assert "first worker would forget" in redisq(*migrate, REDISQ_RESUME=False).err
         frontier.reset(force=True)
         frontier.push(["http://books.example/9"])
         assert "has 1 unfinished request of its own" in redisq(*migrate).err
@@ -296,6 +299,15 @@ class TestSeen:
         assert old.smembers(SEEN) == {b"no fingerprint"}
 
 
+@pytest.mark.parametrize("dupefilter", ["bloom", "exact"])
+def test_seen_in_each_shard(open_frontier: Opener, dupefilter: str) -> None:
+    """A fingerprint does not say its slot: whichever shard that is in, it is known there."""
+    frontier = open_frontier(config=FrontierConfig(shards=3, dupefilter=dupefilter))
+    urls = some_urls(30)
+    frontier.record_seen([scrapy_fingerprint(Request(url)) for url in urls])
+    assert frontier.push([*urls, "http://new.example/"]) == Pushed(1, 30)
+
+
 def test_settings(redisq: Redisq) -> None:
     """Each line of scrapy-redis has one in its place, or the reason why there is none; what is
     printed can be put into settings.py, and shows no password."""
@@ -328,6 +340,10 @@ def test_settings(redisq: Redisq) -> None:
     for name in ("SCHEDULER_PERSIST", "SCHEDULER_SERIALIZER"):
         assert re.search(rf"^# {name} = .*\n#   no line: ", ran.out, re.M)
     assert redisq("migrate", "books", "--settings").out.startswith("# No setting of scrapy-redis")
+    sentinel = {"redis_cls": "shop.Sentinel", "password": "s3cret"}
+    ran = redisq("migrate", "books", "--settings", REDIS_PARAMS=sentinel)
+    assert "#   no line: REDIS_PARAMS['redis_cls'] = 'shop.Sentinel'" in ran.out
+    assert "s3cret" not in ran.out
 
 
 # With scrapy-redis itself

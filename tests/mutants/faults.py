@@ -19,6 +19,7 @@ WAITING = "tests/sinks/test_waiting.py"
 
 RUN_SESSION = "tests/protocol/test_run_session.py"
 SENTINELS = "tests/server/test_sentinel.py"
+MIGRATE = "tests/control/test_migrate.py"
 
 
 @dataclass(frozen=True)
@@ -358,5 +359,27 @@ MUTANTS = [
         ("sure = 2 * votes > len(masters)", "sure = votes > 0"),
         ('if "cluster_state:ok" not in _text(told):', "if not told:"),
         ("self._heard[step.node] = -self._clock()", "self._heard[step.node] = 0.0"),
+    ),
+    *_of(
+        "ops/migration/plain.py",
+        MIGRATE,
+        (
+            'return type("Nothing", (_Nothing,), {})  # a pickle may change a class, too',
+            "return super().find_class(module, name)",
+        ),
+    ),
+    *_of(
+        "ops/migration/migration.py",
+        MIGRATE,
+        ("taken = [one for one in members if one not in self._left]", "taken = members"),
+        ("if at not in refused", ""),
+        ("elif moved and status", "elif False and status"),
+    ),
+    *_of("ops/migration/old_frontier.py", MIGRATE, " - self._deleted", "reversed"),
+    *_of(
+        "ops/migration/requests.py",
+        MIGRATE,
+        ("-int(score)", "int(score)"),
+        ("entry, digest_size", "b'', digest_size"),
     ),
 ]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from scrapy import Spider
 from scrapy.settings import BaseSettings
 
+from scrapy_redisq.errors import SettingError
 from scrapy_redisq.ops.migration.old_frontier import PLACES, old_client
 from scrapy_redisq.server.url import redact
 from scrapy_redisq.settings.scrapy_redis import of_scrapy_redis
@@ -71,17 +72,11 @@ def _queue(value: Any) -> tuple[str, str] | None:
     return "", "a queue of one's own has no counterpart: the order is kept in Redis, by scripts"
 
 
-def _persist(value: Any) -> tuple[str, str]:
-    if str(value).lower() in {"true", "1"}:
-        return "", "an unfinished run always stays; a finished one is followed by a new one"
-    why = "an unfinished run stays unless this is set, which forgets pushed requests, too"
-    return "REDISQ_RESUME = False", why
-
-
 def _flush(value: Any) -> tuple[str, str]:
     if str(value).lower() not in {"true", "1"}:
         return "", "an unfinished run is always resumed"
-    return "REDISQ_RESUME = False", "forgets pushed requests, too; else: scrapy redisq reset"
+    why = "only when what was moved is crawled: the first worker forgets pushed requests, too"
+    return "REDISQ_RESUME = False", why
 
 
 def _pipelines(value: Any) -> tuple[str, str] | None:
@@ -126,7 +121,9 @@ RULES: dict[str, _Rule] = {
     "SCHEDULER_QUEUE_KEY": _gone("REDISQ_FRONTIER names all keys; by default it is the spider's"),
     "SCHEDULER_DUPEFILTER_KEY": _gone("REDISQ_FRONTIER names all keys"),
     "SCHEDULER_SERIALIZER": _gone("requests are always msgpack: no pickle is ever read"),
-    "SCHEDULER_PERSIST": _persist,
+    "SCHEDULER_PERSIST": _gone(
+        "an unfinished run always stays; a finished one is followed by a new one"
+    ),
     "SCHEDULER_FLUSH_ON_START": _flush,
     "SCHEDULER_IDLE_BEFORE_CLOSE": _gone(_ENDS),
     "MAX_IDLE_TIME_BEFORE_CLOSE": _stays("MAX_IDLE_TIME_BEFORE_CLOSE"),
@@ -155,23 +152,26 @@ def new_lines(settings: BaseSettings, spider: type[Spider] | None = None) -> Ite
             shown = dict(value) if name == "ITEM_PIPELINES" else value
             yield NewLine(f"{name} = {shown!r}", *made)
     places = [name for name in PLACES if settings.get(name)]
-    for name in places[:1]:
-        _, address = old_client(settings)
-        rest = "" if places == ["REDIS_URL"] else "; users, TLS and timeouts are parts of the URL"
-        why = f"with its password, which is not shown{rest}"
-        yield NewLine(f"{name} = {_shown(settings[name])}", f"REDISQ_URL = {address!r}", why)
-    for name in places[1:]:
-        yield NewLine(f"{name} = {_shown(settings[name])}", "", "a part of REDISQ_URL")
-    for base in spider.__mro__ if spider else ():
+    for name in places:
+        new, why = "", "a part of REDISQ_URL"
+        if name == places[0]:
+            try:
+                new = f"REDISQ_URL = {old_client(settings)[1]!r}"
+                why = "with user and password, which are not shown, TLS and timeouts"
+            except SettingError as error:
+                why = str(error)
+        value = settings.getdict(name) if name == "REDIS_PARAMS" else settings[name]
+        yield NewLine(f"{name} = {_shown(value)}", new, why)
+    if spider is None:
+        return
+    for base in spider.__mro__:
         if of_scrapy_redis(path_of(base)):
-            old = f"class {spider.__name__}({base.__name__})"  # type: ignore[union-attr]
-            yield NewLine(old, "", f"in its module: from scrapy_redisq import {base.__name__}")
+            why = f"in its module: from scrapy_redisq import {base.__name__}"
+            yield NewLine(f"class {spider.__name__}({base.__name__})", "", why)
             break
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, str):
-        return repr(redact(value))
-    if not isinstance(value, int):
-        return repr({name: "***" if "pass" in name else one for name, one in dict(value).items()})
-    return repr(value)
+    if isinstance(value, dict):
+        value = {name: "***" if "pass" in name else one for name, one in value.items()}
+    return redact(repr(value))
