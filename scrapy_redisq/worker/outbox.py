@@ -140,7 +140,7 @@ class Outbox:
     def _take(self, given: Request, fed: bytes | None = None) -> bool:
         # Before all else: most links of a page are known.
         of_start = self._engine.is_of_start(given)
-        again = self._is_of_next_time(given)
+        again = self._engine.is_returned(given) and self._is_of_next_time()
         url = "" if again else self._telling_url(given)
         # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run.
         if url and url in self._seen_cache and not (self._settings.keep_seen and of_start):
@@ -190,11 +190,9 @@ class Outbox:
             return request, retry_pause(self._settings.retry_delays, retry_times(request.meta))
         return request, 0.0
 
-    def _is_of_next_time(self, given: Request) -> bool:
-        """Whether a page that comes again, or what it was redirected to, is redirected to it. It
+    def _is_of_next_time(self) -> bool:
+        """Whether a page that comes again, or what it was redirected to, is redirected. What to
         may be filtered by Scrapy, but not as seen: so it was the time before."""
-        if not self._engine.is_returned(given):
-            return False
         page = self._asking_page()
         return (
             page is not None
