@@ -80,10 +80,9 @@ def add_options(commands: Any) -> None:
 def _moment(text: str) -> float:
     """Seconds from now until a moment."""
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        seconds = datetime.fromisoformat(text).timestamp() - time.time()
+    except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r}: takes a time such as 2030-01-31T08:00") from None
-    seconds = moment.timestamp() - time.time()
     if not 0 <= seconds <= MAX_DELAY:
         raise ArgumentTypeError(f"{text!r}: takes a time within a year from now")
     return seconds

@@ -125,7 +125,7 @@ def _number(name: str, value: Any) -> float:
         "burst": (1, MOST),
         "budget": (0, MOST_BUDGET),
     }[name]
-    whole = name == "delay" or number == int(number)
+    whole = name == "delay" or number.is_integer()
     if isinstance(value, bool) or not (low <= number <= high and whole):
         raise ValueError(name)
     return number if name == "delay" else int(number)

@@ -272,6 +272,10 @@ class Outbox:
 
     def _send(self, one: _Asked, url: str) -> bool:
         """Have it sent to Redis, or keep it here. ``url``: later links to it are duplicates."""
+        every = one.page.every if one.page is not None else None
+        if every is not None and self._engine.is_returned(one.given):
+            for name in every.headers:  # of the page that was redirected, and not of this one
+                one.request.headers.pop(name, None)
         self._identify(one)
         holder, identity = one.holder, one.identity
         try:

@@ -191,7 +191,9 @@ class Page(Struct, eq=False):
         """Let the request, which is known by ``identity``, take its own place after its interval;
         -> the seconds until then. Whatever went wrong, it is no dead letter."""
         assert self.every is not None
-        lease, every = self.lease, self.every.after(self.download.answer)
+        # An answer of which something went wrong is none: a 304 to the next request would hide it.
+        answer = None if self.problem is not None else self.download.answer
+        lease, every = self.lease, self.every.after(answer)
         meta = {EVERY_KEY: every.stored()}
         entry = next_time(lease.entry, of_next_time(identity), meta, every.headers)
         delay = milliseconds(every.every)

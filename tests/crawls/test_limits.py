@@ -58,6 +58,7 @@ def test_wrong_rates(rate: Any) -> None:
         {"concurrency": 1.5},
         {"burst": 0},
         {"budget": 0.5},
+        {"budget": float("inf")},
         {"dealy": 1},
         "10/s",
     ],

@@ -41,6 +41,9 @@ class OnSite(Follow):
     def parse(self, response):
         yield scrapy.Request(f"{self.site}/kept", lambda response: None)
 
+    def parse_broken(self, response):
+        raise ValueError("broken")
+
 
 class Later(Follow):
     """Asks for the page ``last``, as a start request like any other, when the first was parsed."""
