@@ -57,8 +57,8 @@ class ScheduleMethods(StoredFrontier):
                 cursor, _, found = self._run(call)
                 going = bool(cursor)
                 for _, left, record in found:
-                    lease = parse_lease("", record)
                     try:
+                        lease = parse_lease("", record)
                         fields = loads_fields(lease.entry)
                         every = Recurrence.of(fields["meta"][EVERY_KEY]).every
                     except (Undecodable, LookupError, TypeError, ValueError):

@@ -161,3 +161,13 @@ def test_what_is_asked_on_condition(redis_server: RedisServer, crawl: Run) -> No
         wait_until(lambda: site.counts()["/new"] >= 2 <= site.counts()["/broken"], 30, "pages")
     asked = {hit.path for hit in site.hits if hit.headers.keys() & CONDITIONS}
     assert asked == {"/moved"}
+
+
+def test_what_is_no_request(redis_server: RedisServer) -> None:
+    """Of whoever else writes to Redis: it hides nothing that comes again."""
+    with Frontier.from_url(redis_server.url, "books") as frontier:
+        frontier.push(["https://books.example/"], every="1d", after="1h")
+        for member in ("x redisq_every", "7:0:x:redisq_every", b"8:0:1:\xffredisq_every"):
+            frontier.client.zadd("redisq:{books:0}:delayed", {member: 9e15})
+        assert [one["every"] for one in frontier.schedule()] == [86_400]
+        assert frontier.unschedule("https://books.example/") == 1
