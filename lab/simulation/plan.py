@@ -50,7 +50,7 @@ FEATURES = {
 }
 """What a spider or its site may do -> how often one does."""
 
-FEED, LINES, MAX_IDLE = "redisq:{feed}", 20, 2.0
+FEED, LINES, MAX_IDLE = "redisq:{feed}", 40, 2.0
 """A feed, whose key is kept and forgotten with the frontier's; its lines; and how many virtual
 seconds without work end the crawl."""
 
@@ -191,7 +191,7 @@ def draw(seed: int) -> Plan:
         features -= {"idle", "again"}  # a worker that stays is never idle, nor is there an end
     if "lines" in features:  # of a feed, which keeps the crawl open for a while
         features -= {"idle", "again", "keep_alive"}
-        settings["REDISQ_FEEDS"] = {FEED: {"batch": chance.choice([2, 4, 16])}}
+        settings["REDISQ_FEEDS"] = {FEED: {"batch": chance.choice([1, 1, 2, 4])}}
         settings["MAX_IDLE_TIME_BEFORE_CLOSE"] = MAX_IDLE
     hosts = chance.choice([1, 2, 3, 5])
     chance = random.Random(f"cluster {seed}")
