@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import why
 from scrapy_redisq.control.observed import KINDS
 
@@ -43,7 +45,30 @@ def test_sentences() -> None:
     assert sorted(headings(SENTENCES)) == sorted(named)
 
 
-@pytest.mark.parametrize("section", re.split(r"^### ", RUNBOOK, flags=re.M)[1:])
-def test_sections(section: str) -> None:
+def sections(text: str) -> list[str]:
+    return re.split(r"^### ", text, flags=re.M)[1:]
+
+
+def parts(section: str) -> list[str]:
+    return re.findall(r"^- \*\*(\w+)\*\*: \S", section, re.M)
+
+
+@pytest.mark.parametrize("section", sections(ALERTS))
+def test_sections_of_alerts(section: str) -> None:
+    """Each says what it means, the first command, the cure, and how one sees that it has worked."""
+    assert parts(section) == ["Means", "Look", "Cure", "Over"]
+    assert section.split("- **Look**: ")[1].startswith("`"), "a command comes first"
+
+
+@pytest.mark.parametrize("section", sections(SENTENCES))
+def test_sections_of_sentences(section: str) -> None:
     """Each says what it means, one command or place to look, and the cure."""
-    assert re.findall(r"^- \*\*(\w+)\*\*: \S", section, re.M) == ["Means", "Look", "Cure"]
+    assert parts(section) == ["Means", "Look", "Cure"]
+
+
+def test_commands() -> None:
+    """Each `scrapy redisq …` is a command with options that there are."""
+    commands = set(re.findall(r"`scrapy redisq ([^`\n]+)`", RUNBOOK))
+    assert len(commands) > 20
+    for command in commands:
+        make_parser().parse_args(shlex.split(command))
