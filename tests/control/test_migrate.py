@@ -236,6 +236,18 @@ class TestRefused:
             assert reader.read(pickled(book(1))).fault == "it takes more than 10 s to read"
             assert reader.read(pickled(book(1))) == good
 
+    def test_a_small_pickle_may_stand_for_much(self) -> None:
+        """600 MB of one text in a MB, and long names: neither ends the migration, nor fills this
+        process."""
+        shared = pickle.dumps({"url": "http://a.example/", "meta": {"x": ["x" * (1 << 20)] * 600}})
+        name = b"X" + (1 << 20).to_bytes(4, "little") + b"m" * (1 << 20) + b"\x94"
+        named = b"".join(b"h\0\x8c\x03%03d\x93" % number for number in range(700))
+        with PickleReader() as reader:
+            assert "no request can be read: ValueError: 629," in reader.read(shared).fault
+            told = reader.read(b"\x80\x04" + name + named + b"}.")
+            assert (len(told.refused), len("".join(told.refused)) < 10_000) == (20, True)
+            assert reader.read(pickled(book(1))).fields is not None
+
     @pytest.mark.parametrize(
         ("data", "refused"),
         [

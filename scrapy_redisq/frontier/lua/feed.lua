@@ -22,28 +22,33 @@ local function from_stream()
     has_group = has_group or group[2] == GROUP
   end
   if not has_group then redis.call('XGROUP', 'CREATE', FEED, GROUP, '0') end
-  if input.done then redis.call('XACK', FEED, GROUP, unpack(input.done)) end
+  if type(input.done) == 'table' then redis.call('XACK', FEED, GROUP, unpack(input.done)) end
   local reply, bytes = {kind, 0}, 0
-  local function take(entries)
-    for _, entry in ipairs(entries) do
-      if entry and entry[2] then
-        reply[#reply + 1] = entry
-        for _, text in ipairs(entry[2]) do bytes = bytes + #text end
-      end
-    end
+  local function take(entry)
+    reply[#reply + 1] = entry
+    for _, text in ipairs(entry[2]) do bytes = bytes + #text end
   end
-  if input.most > 0 then
-    take(redis.call('XAUTOCLAIM', FEED, GROUP, CONSUMER, integer(input.ttl / 1000), '0-0',
-      'COUNT', input.most)[2])
+  local pending = input.most > 0 and redis.call('XPENDING', FEED, GROUP, 'IDLE',
+    integer(input.ttl / 1000), '-', '+', input.most) or {}
+  for _, one in ipairs(pending) do
+    if bytes >= MOST_BYTES then break end
+    local entry = redis.call('XCLAIM', FEED, GROUP, CONSUMER, 0, one[1])[1]
+    if entry and entry[2] then
+      take(entry)
+    else  -- trimmed; Redis 6.2 keeps it pending, in front of others
+      redis.call('XACK', FEED, GROUP, one[1])
+    end
   end
   while #reply - 2 < input.most and bytes < MOST_BYTES do
     local found = redis.call('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', 1, 'STREAMS', FEED, '>')
     if not found then break end
-    take(found[1][2])
+    take(found[1][2][1])
   end
   reply[2] = redis.call('XPENDING', FEED, GROUP)[1]
   return reply
 end
+-- The key may have been of another type when these were taken.
+if type(input.done) == 'string' then redis.call('ZREM', BATCHES, input.done) end
 if kind == 'stream' then return from_stream() end
 
 -- How a type is read: the lines in their order, the first `most` of them; and how they are removed.
@@ -59,7 +64,6 @@ function READ.set(n)
 end
 function REMOVE.set(lines) redis.call('SREM', FEED, unpack(lines)) end
 
-if input.done then redis.call('ZREM', BATCHES, input.done) end
 local batch = ''
 if input.most > 0 then
   batch = redis.call('ZRANGEBYSCORE', BATCHES, '-inf', NOW, 'LIMIT', 0, 1)[1] or ''

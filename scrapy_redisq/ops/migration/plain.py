@@ -30,8 +30,11 @@ MEMORY = 1 << 30
 SECONDS = 10
 """For one pickle."""
 
-MOST_VALUES = 10_000_000
-"""Values in one request: lists that share their parts may stand for any number."""
+MOST_VALUES, MOST_BYTES = 10_000_000, 1 << 26
+"""Values in one request, and bytes: lists that share their parts may stand for any number."""
+
+MOST_NAMES, NAME_LENGTH = 20, 200
+"""Names of classes that are told of one pickle."""
 
 PLAIN: dict[tuple[str, str], type] = {
     **{(kind.__module__, kind.__name__): kind for kind in (set, frozenset, bytearray)},
@@ -69,7 +72,8 @@ class PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if found := PLAIN.get((module, name)):
             return found
-        self.refused.add(f"{module}.{name}")
+        if len(self.refused) < MOST_NAMES:
+            self.refused.add(f"{module[:NAME_LENGTH]}.{name[:NAME_LENGTH]}")
         return type("Nothing", (_Nothing,), {})  # a pickle may change a class, too
 
 
@@ -86,7 +90,10 @@ def read(data: bytes) -> bytes:
                 for name, kind in KNOWN_BY.items()
                 if type(found.get(name)) is kind
             }
-        return encode([pack(found, "", MOST_VALUES), sorted(unpickler.refused), ""])
+        told = encode([pack(found, "", MOST_VALUES), sorted(unpickler.refused), ""])
+        if len(told) > MOST_BYTES:
+            raise ValueError(f"{len(told):,} bytes")
+        return told
     except MemoryError:
         return encode([None, [], f"it takes more than {MEMORY >> 20} MiB to read"])
     except Exception as error:  # whatever a pickle's bytes lead to
@@ -103,7 +110,8 @@ def main() -> None:
         signal.alarm(SECONDS)  # which ends the process
         told = read(data)
         signal.alarm(0)
-        sys.stdout.buffer.write(len(told).to_bytes(4, "big") + told)
+        sys.stdout.buffer.write(len(told).to_bytes(4, "big"))
+        sys.stdout.buffer.write(told)
         sys.stdout.buffer.flush()
 
 
