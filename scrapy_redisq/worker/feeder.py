@@ -133,6 +133,8 @@ class Feeder:
         self._sources = sources
         self._max_idle = max_idle
         self._callbacks = Callbacks(worker.spider)
+        self.ends = False
+        """Whether the crawl does not stay for more lines: ``max_idle``, and all feeds are empty."""
         self._idle_since = time.monotonic()
         self._aside: tuple[Source, Any] | None = None
         """A batch that was read, and is not deleted; its requests and letters that were sent."""
@@ -175,6 +177,7 @@ class Feeder:
 
     def _mind_the_end(self, all_empty: bool) -> None:
         now = time.monotonic()
+        self.ends = all_empty and self._max_idle > 0
         if not all_empty or self._run.unfinished() or self._worker.starting()[0]:
             self._idle_since = now
             self._run.stay_open(True)

@@ -492,7 +492,8 @@ class Worker:
             self.engine.wake()
 
     def stuck(self, seconds: int) -> None:
-        patient = seconds < self.settings.set_aside_wait or self.settings.keep_alive
+        stays = self.settings.keep_alive and not (self.feeder is not None and self.feeder.ends)
+        patient = seconds < self.settings.set_aside_wait or stays
         if patient or self.engine.closing or self._orders.paused:
             return
         name = shlex.quote(self.run_session.terms.name)

@@ -15,7 +15,7 @@ from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.lines import take_lines
 from scrapy_redisq.frontier.scripts import execute
-from tests.harness.crawl import Run, wait_until_joined
+from tests.harness.crawl import Run, constants, wait_until_joined
 
 
 def feeds(*keys: str, **options: Any) -> dict[str, str]:
@@ -147,6 +147,31 @@ def test_another_server(redis_server: RedisServer, crawl: Run) -> None:
         assert worker.log.count("The feed 'far' (REDISQ_FEEDS) is not read") == 1
     finally:
         other.close()
+
+
+def test_a_host_that_does_not_answer_keeps_no_crawl_open(
+    redis_server: RedisServer, crawl: Run
+) -> None:
+    """With `max_idle_time` a crawl whose feed is empty closes as any other does that has nothing
+    left but slots that are set aside; without it the crawl stays."""
+    with Site(lambda path: Answer("", 503)) as site:
+        given = {
+            **feeds("l"),
+            "REDISQ_SLOT_GIVE_UP": 1,
+            **constants({"scrapy_redisq.worker.connect.BACK_OFF.longest": 0.2}),
+            "REDISQ_SET_ASIDE_WAIT": 1,
+        }
+        with redis_server.client() as client:
+            client.rpush("l", f"{site.url}/1")
+        stays = crawl("fed_plain", settings=given)
+        wait_until(lambda: len(site.hits) > 0, 20, "it is fetched")
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 3, 5, "it is known that it stays")
+        assert stays.running
+        ends = crawl("fed_plain", settings={**given, "MAX_IDLE_TIME_BEFORE_CLOSE": 1})
+        assert ends.wait(15).reason == "slots_set_aside"
+        stays.terminate()
+        stays.wait()
 
 
 def test_spiders_of_scrapy_redis(redis_server: RedisServer, crawl: Run) -> None:
