@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -62,8 +63,12 @@ def server() -> Iterator[RedisServer]:
     server.close()
 
 
+OF_THE_DAY = [*GROUPS][int(time.time()) // 86_400 % len(GROUPS)]
+"""The other ways to run a crawl have their turn on the next days."""
+
+
 @pytest.mark.long(60)
-@pytest.mark.parametrize("name", [EVERY, *GROUPS])
+@pytest.mark.parametrize("name", [EVERY, OF_THE_DAY])
 def test_as_with_scrapys_own(name: str, server: RedisServer, tmp_path: Path) -> None:
     """Pages fetched, items, stats and what is logged are the same by one worker and by two, but
     for what `DIFFERENCES` lists."""

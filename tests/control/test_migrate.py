@@ -232,7 +232,7 @@ class TestRefused:
             assert good.fields is not None
             assert good.fields["callback"] == "parse_book"
             assert reader._process is not None
-            os.kill(reader._process.pid, signal.SIGALRM)
+            os.kill(reader._process.pid, signal.SIGPROF)
             assert reader.read(pickled(book(1))).fault == "it takes more than 10 s to read"
             assert reader.read(pickled(book(1))) == good
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -25,6 +26,7 @@ DEFINED = re.compile(r"^local (?:function (\w+)|([\w, ]+))", re.M)
 BOUND = re.compile(r"^ +local (?!function)([\w, ]+)|function[ \w]*\(([\w, ]+)\)", re.M)
 
 
+@cache
 def code_of(text: str) -> str:
     """Without comments and strings."""
     return "\n".join(STRING.sub("''", line).partition("--")[0] for line in text.split("\n"))
@@ -35,6 +37,7 @@ def names(found: list[tuple[str, str]]) -> set[str]:
     return {name.strip() for groups in found for name in "".join(groups).split(",")}
 
 
+@cache
 def definitions(text: str) -> set[str]:
     """What a file defines for those that include it."""
     return names(DEFINED.findall(code_of(text)))

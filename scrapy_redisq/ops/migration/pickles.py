@@ -66,7 +66,7 @@ class PickleReader:
             raise RedisqError(f"the process that reads pickles ended with code {code}")
         died = f"the process that read it died (signal {-code})"
         slow = f"it takes more than {SECONDS} s to read"
-        return Unpickled(None, [], slow if -code == signal.SIGALRM else died)
+        return Unpickled(None, [], slow if -code == signal.SIGPROF else died)
 
 
 def _message(source: IO[bytes]) -> bytes:

@@ -28,7 +28,7 @@ MEMORY = 1 << 30
 """Bytes of address space. The largest pickle that is read at all takes a part of it."""
 
 SECONDS = 10
-"""For one pickle."""
+"""Of a processor, for one pickle. It cannot wait for anything."""
 
 MOST_VALUES, MOST_BYTES = 10_000_000, 1 << 26
 """Values in one request, and bytes: lists that share their parts may stand for any number."""
@@ -107,9 +107,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     while head := sys.stdin.buffer.read(4):
         data = sys.stdin.buffer.read(int.from_bytes(head, "big"))
-        signal.alarm(SECONDS)  # which ends the process
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # which ends the process
         told = read(data)
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(len(told).to_bytes(4, "big"))
         sys.stdout.buffer.write(told)
         sys.stdout.buffer.flush()
