@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from scrapy_redisq.commands.display import clean, one_line
 from scrapy_redisq.commands.options import add_command, add_name, interval
 from scrapy_redisq.commands.project import Project, listed
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.words import counted
+from scrapy_redisq.serialization.fields import parse_line
 from scrapy_redisq.serialization.meta import MAX_DELAY
 from scrapy_redisq.serialization.recurrence import INTERVAL_TAKES
 
@@ -158,25 +157,6 @@ def _push(
         total.update(new=pushed.accepted, duplicates=pushed.duplicates, bad=len(wrong))
         for number, text in sorted(wrong.items()):
             print(f"{unit} {number}: {one_line(text)}", file=sys.stderr)
-
-
-def parse_line(line: bytes) -> str | dict[str, Any]:
-    """The contents of one line: a URL, the fields of a JSON object, or "" if it is empty.
-
-    Raises ValueError with what is wrong.
-    """
-    try:
-        text = line.decode("utf-8-sig").strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from None
-    if not text.startswith("{"):
-        return text
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except RecursionError:
-        raise ValueError("not JSON that can be read: nested too deep") from None
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"not JSON: {error}") from None
 
 
 def read_lines(descriptor: int) -> Iterator[list[bytes]]:

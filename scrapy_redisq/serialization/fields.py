@@ -8,12 +8,32 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from scrapy.http import Request
 
 from scrapy_redisq.errors import Unserializable, reason
 from scrapy_redisq.serialization.callbacks import is_hook
 from scrapy_redisq.serialization.entry_format import CODES, Entry, decode_entry
 from scrapy_redisq.serialization.values import shown
+
+
+def parse_line(line: bytes) -> str | dict[str, Any]:
+    """The contents of one line: a URL, the fields of a JSON object, or "" if it is empty.
+
+    Raises ValueError with what is wrong.
+    """
+    try:
+        text = line.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from None
+    if not text.startswith("{"):
+        return text
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except RecursionError:
+        raise ValueError("not JSON that can be read: nested too deep") from None
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not JSON: {error}") from None
 
 
 def request_from_fields(fields: Mapping[str, Any]) -> tuple[Request, str | None, str | None]:

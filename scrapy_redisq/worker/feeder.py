@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from scrapy_redisq.frontier.lines import TYPES, Taken, take_lines
 from scrapy_redisq.frontier.scripts import AsyncClient, execute_async
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.serialization.callbacks import Callbacks
-from scrapy_redisq.serialization.fields import request_from_fields
+from scrapy_redisq.serialization.fields import parse_line, request_from_fields
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.connection import Server
@@ -263,8 +262,8 @@ class Feeder:
 
     def _request(self, line: bytes) -> Request:
         """As ``push`` reads it."""
-        text = line.decode().strip()
-        fields = json.loads(text) if text.startswith("{") else {"url": text}
+        read = parse_line(line)
+        fields = {"url": read} if isinstance(read, str) else read
         request, callback, errback = request_from_fields(fields)
         if callback:
             request.callback = self._callbacks.method(callback, "callback")

@@ -26,12 +26,13 @@ from scrapy_redisq.commands import display, watching
 from scrapy_redisq.commands.autoscale import _project_of
 from scrapy_redisq.commands.main import main
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.commands.push import parse_line, read_lines
+from scrapy_redisq.commands.push import read_lines
 from scrapy_redisq.commands.slots import rate_text
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.ops.autoscale import CrawlCommand
+from scrapy_redisq.serialization.fields import parse_line
 from tests.control.member import Member, some_urls
 from tests.harness.command import Ran, Redisq, at
 

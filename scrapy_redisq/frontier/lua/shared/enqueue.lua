@@ -1,6 +1,7 @@
 -- Takes in requests, unless they are duplicates.
 --
--- Include  shared/counts shared/queues shared/dead shared/slots/state exact_set=shared/seen/exact dupefilter=shared/seen/BACKEND
+-- Include  shared/counts shared/queues shared/dead shared/slots/state
+--          exact_set=shared/seen/exact dupefilter=shared/seen/BACKEND
 
 -- Identities, which unfiltered requests have in the place of a fingerprint.
 
