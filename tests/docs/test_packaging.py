@@ -88,7 +88,9 @@ def test_a_wheel_is_installed(sdist: Path, tmp_path: Path) -> None:
     pytest.importorskip("setuptools", "77", reason="NO setuptools 77: no wheel is tested")
     pytest.importorskip("twine", reason="NO twine: no wheel is tested")
     code = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
-    run([sys.executable, "-W", "ignore", "-c", code], sdist)
+    # A wheel leaves its build/ behind, and another process may be looking at the distribution.
+    source = shutil.copytree(sdist, tmp_path / "source")
+    run([sys.executable, "-W", "ignore", "-c", code], source)
     (archive,), (wheel,) = sdist.parent.glob("*.tar.gz"), tmp_path.glob("*.whl")
     run([sys.executable, "-m", "twine", "check", "--strict", str(archive), str(wheel)], tmp_path)
     there = tmp_path / "there"
