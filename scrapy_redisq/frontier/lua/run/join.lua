@@ -214,13 +214,13 @@ local function begin_run()
     if meta.generation then throw_away(meta['config:backend'], meta.generation) end
   end
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
-    'generation', keeps_seen or input.run,
+    'generation', keeps_seen or input.run, 'sign', integer(NOW),
     'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1, lost + 1)))
   for _, field in ipairs({'limited', 'budgets', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
       'max_memory', 'paused'}) do
     keep(field, meta[field])
   end
-  -- Without workers it may have gone back since the last sign of life, which is not kept.
+  -- Without workers it may have gone back since the last sign of life.
   if NOW ~= SERVER_TIME then redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME)) end
   for field, value in pairs(input.config) do
     local stored = meta['config:' .. field]
