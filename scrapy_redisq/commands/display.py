@@ -179,6 +179,14 @@ def full(status: Mapping[str, Any], where: str = "") -> RenderableType:
     return Group(*parts)
 
 
+STATS = (
+    ("downloader/response_bytes", "bytes received"),
+    ("retry/count", "retries"),
+    ("log_count/WARNING", "warnings"),
+    ("log_count/ERROR", "errors logged"),
+)
+"""Scrapy's stats of all workers that are shown, and in which words."""
+
 SAID_ELSEWHERE = {"absent", "complete", "resetting"}
 BAD_REASONS = {"corrupt", "redis_full", "redis_refuses", "shard_away", "sink_away"}
 
@@ -243,6 +251,9 @@ def _remarks(status: Mapping[str, Any]) -> Iterable[Text]:
     if text := ", ".join(f"{n:,} {what}" for what, n in counts.items() if n):
         see = f"  (scrapy redisq slots {clean(status['frontier'])})"
         yield Text.assemble(("slots ", "dim"), (text, "yellow"), (see, "dim"))
+    stats = status["stats"]
+    if text := ", ".join(f"{n:,} {what}" for name, what in STATS if (n := stats.get(name))):
+        yield Text.assemble(("stats ", "dim"), text, ("  (all: --json)", "dim"))
     if status["posted"]:
         text = f"{status['posted']:,} finished pages whose links to other servers are not safe yet"
         yield Text.assemble(("posts ", "dim"), text)

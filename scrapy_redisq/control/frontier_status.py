@@ -11,7 +11,7 @@ import msgspec
 
 from scrapy_redisq.control.words import utc
 from scrapy_redisq.frontier.config import FrontierConfig, shown_arguments
-from scrapy_redisq.frontier.names import number, pairs
+from scrapy_redisq.frontier.names import number, pairs, stats_in
 from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.seen import SeenStatus
 
@@ -116,6 +116,7 @@ def summary(
             for name in sorted(totals)
             if (found := STATUS_COUNT.fullmatch(name))
         },
+        "stats": stats_in(totals),
         "exchanges": _exchanges(totals),
         "workers": workers,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 EVERY_META = "redisq:{*:0}:meta"
@@ -49,6 +49,16 @@ def pairs(flat: Iterable[Any]) -> dict[str, str]:
     """A Redis hash from its flat reply."""
     items = iter(flat)
     return dict(zip(items, items, strict=True))
+
+
+STAT = "stat:"
+"""Begins the names of those counts that are stats of Scrapy."""
+
+
+def stats_in(counts: Mapping[str, Any]) -> dict[str, int]:
+    """Scrapy's stats of all workers, which are in the counts of shard 0."""
+    stats = {name: number(counts[name]) for name in sorted(counts) if name.startswith(STAT)}
+    return {name.removeprefix(STAT): value for name, value in stats.items()}
 
 
 def number(text: Any) -> int:

@@ -128,5 +128,5 @@ class Outgoing:
         self.acked = 0
         if self.in_flight is not None:
             self._unsent.extendleft(reversed(self.in_flight.operations))
-            self.tally += self.in_flight.tally
+            self.tally.update(self.in_flight.tally)  # not +=, which drops what is below 0
             self.in_flight = None

@@ -31,7 +31,7 @@ from scrapy_redisq.frontier import calls, runs, shard_task
 from scrapy_redisq.frontier.calls import Joined
 from scrapy_redisq.frontier.growth import Fill
 from scrapy_redisq.frontier.listener import listen
-from scrapy_redisq.frontier.names import number, pairs
+from scrapy_redisq.frontier.names import number, pairs, stats_in
 from scrapy_redisq.frontier.operations import Enqueue, Letter, Link, Reply
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.pace import RUNNING_LOW
@@ -69,6 +69,9 @@ class RunSession:
         self.exchanges = 0
         self.buried = 0
         """Requests of dead workers that this one made dead letters of."""
+        self.fleet_stats: dict[str, int] | None = None
+        """Scrapy's stats of all workers, once this one has left as the last one, and completed the
+        run."""
         self.warnings = Warnings(self.server.redact)
         # The same until a join has been answered. A join that is repeated under another id would
         # leave a worker behind, for which all others wait until its TTL has passed.
@@ -429,7 +432,7 @@ class RunSession:
         waiting loses nothing: other workers take its leases over when their TTL has passed.
         """
         pause = RETRY_FIRST
-        sent = False
+        sent = is_complete = False
         while True:
             try:
                 # Once: after a leave whose reply was lost, another exchange would join again.
@@ -438,7 +441,12 @@ class RunSession:
                 await self.give_back()
                 if not self.complete or (self.terms.run.keep_alive and not self._missing):
                     return False
-                return await self.do(runs.complete(self.terms.name, self.joined.run))
+                name, run = self.terms.name, self.joined.run
+                is_complete = is_complete or await self.do(runs.complete(name, run))
+                if is_complete:
+                    status = await self.call(calls.status(name, 0))
+                    self.fleet_stats = stats_in(pairs(status.get("counts", [])))
+                return is_complete
             except TROUBLE as error:
                 self.warnings.warn("away", "Redis is away while closing: %s", error)
                 await asyncio.sleep(pause)

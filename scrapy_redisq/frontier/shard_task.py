@@ -180,8 +180,8 @@ def _next_call(
     starting, seeded = session.may_add()
     session.said_starting = starting
     told: dict[str, Any] = {"pages": run.worker.pages, "items": run.worker.items}
-    if session is run.sessions[0] and (report := run.worker.report()):
-        told["report"] = report
+    if session is run.sessions[0]:
+        told |= run.worker.report()
     return session.call(
         want=want,
         most=demand.most - session.held_elsewhere(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 
@@ -92,8 +92,8 @@ class Worker(Protocol):
     def starting(self) -> tuple[bool, bool]:
         """(it may still add requests of its own, all its start requests were added)."""
 
-    def report(self) -> str:
-        """Its report for people, "" if the last one was just now."""
+    def report(self) -> dict[str, Any]:
+        """What an exchange tells people of it, {} if the last report was just now."""
 
     def turns(self, session: ShardSession) -> list[TurnReport]:
         """Its use of the turns of slots of this shard."""

@@ -62,6 +62,9 @@ async def _leave(worker: Worker, reason: str) -> None:
         await worker.feeder.delete_what_was_sent()
     if is_complete:
         logger.info("The run is complete: this was the last worker to leave")
+        worker.stats.set_value("redisq/last_worker", True)
+        for name, value in (worker.run_session.fleet_stats or {}).items():
+            worker.stats.set_value(f"redisq/fleet/{name}", value)
     elif reason == "finished":
         waiting = 0
         with contextlib.suppress(*TROUBLE, RedisError, RedisqError):  # Redis does not say

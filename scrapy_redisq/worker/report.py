@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_redisq._scrapy.engine import Engine
+from scrapy_redisq.frontier.names import STAT
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +41,34 @@ def responses(stats: Mapping[Any, Any]) -> Counter[str]:
     """Responses by ``status_NNN``, of Scrapy's stats. Statuses that are not registered count
     together by their class (``status_5xx``): sites may make up any number of them."""
     counts: Counter[str] = Counter()
-    for name, number in stats.items():
+    for name, number in [*stats.items()]:  # a thread of the project may add one
         if isinstance(name, str) and name.startswith(STATUS_COUNT):
             status = name.removeprefix(STATUS_COUNT)
             counts[f"status_{status if status in STATUSES else status[:1] + 'xx'}"] += number
     return counts
+
+
+MOST_STATS, LONGEST_NAME, MOST = 500, 200, 2**53
+"""Stats that a worker tells of, characters of their names, and their values, at most."""
+
+_EXTREME = re.compile(r"(.*[^a-zA-Z])?(max|min)", re.ASCII)
+
+
+def stats_to_tell(stats: Mapping[Any, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """Whole numbers of Scrapy's stats, as counts of the frontier: those that workers add up, and
+    those of which the highest or the lowest one counts, as the end of the name says."""
+    whole = {
+        STAT + name: value
+        for name, value in [*stats.items()]
+        if type(value) is int  # True is none
+        and abs(value) < MOST
+        and isinstance(name, str)
+        and len(name) <= LONGEST_NAME
+        and name.isprintable()  # what UTF-8 cannot have is not
+    }
+    told = {name: whole[name] for name in [*whole][:MOST_STATS]}
+    extremes = {name: told.pop(name) for name in [*told] if _EXTREME.fullmatch(name[len(STAT) :])}
+    return told, extremes
 
 
 class Reporter:

@@ -50,7 +50,7 @@ from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.page import KeptPage, Page, Problem, record_of
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
-from scrapy_redisq.worker.report import Orders, Reporter, responses
+from scrapy_redisq.worker.report import Orders, Reporter, responses, stats_to_tell
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Worker:
         self._one_slot = settings.scheduling == "priority"
         self._unfinished: dict[int, int] = {}
         self._held_up = False
-        self._counted: Mapping[str, int] = {}
+        self._counted: dict[str, int] = {}
         self._count_at = 0.0
         self._wants_nothing = False
         self._orders = Orders(engine, self._orders_changed, paused=run_session.joined.paused)
@@ -130,7 +130,7 @@ class Worker:
         self._watches: list[asyncio.Future[None]] = []
         # Questions of its run session that a part of it answers.
         self.turns, self.announced = self.gate.report, self.gate.announced
-        self.report, self.rejoined = self._reporter.due, self.outbox.forgotten
+        self.rejoined = self.outbox.forgotten
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
@@ -365,6 +365,16 @@ class Worker:
             "quiet": self._orders.quiet,
         }
 
+    def report(self) -> dict[str, Any]:
+        if self.run_session.stopping:
+            self._reporter.soon()  # the last exchange has the last stats
+        report = self._reporter.due()
+        if not report:
+            return {}
+        stats, extremes = stats_to_tell(self.stats.get_stats())
+        self._count_also(stats)
+        return {"report": report, "extremes": extremes} if extremes else {"report": report}
+
     def _orders_changed(self) -> None:
         self.gate.crawl_paused = self._orders.paused
         self._reporter.soon()
@@ -437,11 +447,13 @@ class Worker:
             return
         self._count_at = now + COUNT_EVERY
         done = {"pages": self.pages, "items": self.items, "errors": self.in_progress.errors}
-        done |= responses(self.stats.get_stats())
+        self._count_also({**done, **responses(self.stats.get_stats())})
+
+    def _count_also(self, done: Mapping[str, int]) -> None:
         for name, number in done.items():
             if more := number - self._counted.get(name, 0):
                 self.run_session.count(name, more)
-        self._counted = done
+        self._counted |= done
 
     def _tell_of_death(self, problem: Problem, request: Request | None, slot: str = "") -> None:
         """One line: Scrapy has logged the traceback, and the dead letter keeps its last frames."""

@@ -123,6 +123,49 @@ def test_reports(client: redis.Redis, frontier: Frontier) -> None:
     assert exchange(worker) == ""
 
 
+def test_stats_are_added_up(client: redis.Redis, frontier: Frontier) -> None:
+    """Those of all workers, whether they are there or not, each count once: also one that comes
+    back, and one whose replies are lost. Lowest and highest values count. Names are bounded."""
+    first, second = (Worker(client, NAME, EXACT) for _ in range(2))
+    for worker, n in ((first, -2), (second, 5), (first, 1)):
+        worker.sessions[0].outgoing.tally["stat:a"] += n
+        extremes = {"stat:b/max": n, "stat:c_min": n}
+        worker.exchange(lose="reply" if n == 5 else "", extremes=extremes)
+        worker.exchange()
+    expected = {"a": 4, "b/max": 5, "c_min": -2}
+    assert frontier.status()["stats"] == expected
+    client.zadd(f"{key_prefix(NAME, 0)}workers", {first.id: 1})
+    execute(client, calls.reap(NAME, 0, first.joined.run, 5, 100))
+    first.sessions[0].outgoing.tally["stat:a"] -= 1
+    first.exchange()
+    assert first.rejoins == 1
+    for worker in (first, second):
+        worker.exchange()
+        worker.leave()
+    assert frontier.status()["stats"] == {**expected, "a": 3}
+    worker = Worker(client, NAME, EXACT)
+    for n in range(3):
+        many = {f"stat:{n}.{m}": 1 for m in range(500)}
+        worker.sessions[0].outgoing.tally.update(many | {"stat:a": 1, "x": 1})
+        worker.exchange(extremes={f"stat:{n}/max": 1})
+    stats = frontier.status()["stats"]
+    assert (stats["a"], len(stats)) == (3, 1_003), "of the next run"
+    assert client.hget(f"{key_prefix(NAME, 0)}counts", "x") == b"3"
+
+
+def test_which_stats_are_told() -> None:
+    """Whole numbers under names that can be shown; the end of a name says how they are put
+    together."""
+    good = {"retry/max_reached": 3, "admin": 2, "max": 1, "memusage/max": 7, "a_min": 0}
+    bad: dict[Any, Any] = {"float": 0.5, "flag": True, "text": "1", "huge": 2**63}
+    bad |= {"\ud800": 1, "x" * 201: 1, 5: 1}
+    assert report.stats_to_tell({**bad, **good}) == (
+        {"stat:retry/max_reached": 3, "stat:admin": 2},
+        {"stat:max": 1, "stat:memusage/max": 7, "stat:a_min": 0},
+    )
+    assert sum(map(len, report.stats_to_tell({f"{n}/max": 1 for n in range(900)}))) == 500
+
+
 def test_a_callback_that_blocks() -> None:
     """The longest time for which nothing else ran is reported."""
 

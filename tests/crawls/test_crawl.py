@@ -64,7 +64,8 @@ def did_not_start(worker: Crawl) -> bool:
 class TestFleet:
     def test_start_requests_of_many_workers(self, redis_server: RedisServer, crawl: Run) -> None:
         """Each start request is fetched once, however many workers there are. Without the
-        dupefilter the same one may be wanted twice, as with Scrapy's scheduler."""
+        dupefilter the same one may be wanted twice, as with Scrapy's scheduler. The last worker has
+        the stats of all."""
         with Site(linked_pages(100)) as site:
             workers = crawl.fleet(3, "many", site)
             for worker in workers:
@@ -73,7 +74,28 @@ class TestFleet:
         assert len(counts) == 100
         assert {page for page, n in counts.items() if n == 2} == {"/0", "/1", "/2", "/3"}
         assert sum(counts.values()) == 104
-        nothing_left(redis_server, "many")
+        status = nothing_left(redis_server, "many")
+        (last,) = [one.stats for one in workers if one.stats.get("redisq/last_worker")]
+        for name in ("downloader/response_bytes", "item_scraped_count", "dupefilter/filtered"):
+            of_all = sum(worker.stats.get(name, 0) for worker in workers)
+            assert last[f"redisq/fleet/{name}"] == status["stats"][name] == of_all, name
+
+    def test_monitors_of_spidermon(self, redis_server: RedisServer, crawl: Run) -> None:
+        """By the extension of docs/howto/plugins.md they run in one of two workers, on the stats of
+        both."""
+        pytest.importorskip("spidermon")
+        settings = {
+            "EXTENSIONS": '{"crawls.monitors.OncePerCrawl": 500}',
+            "SPIDERMON_ENABLED": "True",
+            "SPIDERMON_ADD_FIELD_COVERAGE": "True",
+            "SPIDERMON_SPIDER_CLOSE_MONITORS": "crawls.monitors.Suite",
+        }
+        with Site(linked_pages(60)) as site:
+            workers = [worker.wait() for worker in crawl.fleet(2, "follow", site, settings)]
+        assert [worker.reason for worker in workers] == ["finished"] * 2
+        assert all(clean(worker.log) for worker in workers)
+        monitored = [worker for worker in workers if "monitored: " in worker.log]
+        assert ["monitored: 60 items, 1.0" in worker.log for worker in monitored] == [True]
 
 
 class TestRuns:

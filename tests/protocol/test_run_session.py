@@ -59,8 +59,8 @@ class Puppet:
     def starting(self) -> tuple[bool, bool]:
         return False, True
 
-    def report(self) -> str:
-        return ""
+    def report(self) -> dict[str, Any]:
+        return {}
 
     def turns(self, session: ShardSession) -> list[TurnReport]:
         return []

@@ -13,10 +13,11 @@
 --          error, status, whether nobody has enqueued it}...}, posts {{id, links}...} (see
 --          shared/post.lua), hold (us, for these; with shards on several servers only), delivered
 --          {id...} (posts that are no longer needed), begun {shard...} (that have begun the run for
---          good), room {slot = limit}, tally {count = what is added to it}, turns {{slot, ... (see
---          report_turn()), entries to claim of it}...}, results {{slot, ... (see
---          report_download())}...}, back_off (terms for these), report (JSON, of the worker),
---          history {{id, record}...} (of what it finishes), history_max (records that are kept)
+--          good), room {slot = limit}, tally {count = what is added to it}, extremes {count =
+--          value} (see keep_counts()), turns {{slot, ... (see report_turn()), entries to claim of
+--          it}...}, results {{slot, ... (see report_download())}...}, back_off (terms for these),
+--          report (JSON, of the worker), history {{id, record}...} (of what it finishes),
+--          history_max (records that are kept)
 -- Reply    {status} or {status, msgpack map, {lease, record, lease, record...}}. The map has
 --          outcome (see enqueue()), created, finished, complete (see all_finished()), waiting,
 --          dead, full (Redis is at its maxmemory), overdue_in (ms until a worker may be dead; 0:
@@ -62,6 +63,27 @@ local was_starting, limited = me.starting == '1', meta.limited
 read_throttle(meta.throttle)
 if meta.retry then retry_aside(meta.retry) end
 
+-- Adds to the counts in `tally`, and keeps the lowest or the highest values of `extremes`, by the end
+-- of their names. Spiders make up names of stats ("stat:NAME"): there is no new one in a large hash.
+local MOST_COUNTS = 1000
+local function keep_counts(tally, extremes)
+  local is_large = redis.call('HLEN', COUNTS) >= MOST_COUNTS
+  local function is_refused(name)
+    return is_large and string.sub(name, 1, 5) == 'stat:'
+      and redis.call('HEXISTS', COUNTS, name) == 0
+  end
+  for name, by in pairs(tally) do
+    if not is_refused(name) then count(name, by) end
+  end
+  for name, value in pairs(extremes) do
+    local sign = string.sub(name, -3) == 'min' and -1 or 1
+    local known = tonumber(redis.call('HGET', COUNTS, name) or '')
+    if not is_refused(name) and (not known or sign * value > sign * known) then
+      redis.call('HSET', COUNTS, name, integer(value))
+    end
+  end
+end
+
 -- Dead letters of what could not be enqueued: one for each identity, not one for each worker and
 -- each time that it begins.
 local function take_letters()
@@ -87,7 +109,7 @@ if not replayed then
   if meta.state == 'complete' and (count_changes.created or 0) > (count_changes.finished or 0) then
     redis.call('HSET', META, 'state', 'open')
   end
-  for name, by in pairs(input.tally or NONE) do count(name, by) end
+  if input.tally or input.extremes then keep_counts(input.tally or NONE, input.extremes or NONE) end
 
   -- 5. finish
   for _, item in ipairs(input.results or NONE) do

@@ -36,9 +36,9 @@
 --                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused),
 --                           what workers did (pages, items, errors), exchanges that took at most
 --                           so many microseconds, and more than the next lower bound
---                           (exchanges_N, exchanges_more), their microseconds (exchanges_us), and
---                           the last number given to a dead letter (letters) and to a delayed
---                           entry (delays)
+--                           (exchanges_N, exchanges_more), their microseconds (exchanges_us),
+--                           Scrapy's stats of all workers (stat:NAME, on shard 0), and the last
+--                           number given to a dead letter (letters) and to a delayed entry (delays)
 --   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
 --   limits          hash    pattern of slots -> limit, see shared/slots/state.lua

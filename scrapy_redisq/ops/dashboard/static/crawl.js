@@ -101,6 +101,15 @@ export default function crawl(ctx) {
       ["Retries of dead workers", number(told.reclaimed)]));
   }
 
+  function stats(told) {
+    const title = "Scrapy's stats of all workers";
+    const found = Object.entries(told.stats);
+    return found.length ? h("section", null, h("h2", null, title), table(title, [
+      { title: "Stat", cell: ([name]) => h("code", null, name) },
+      { title: "Value", right: true, cell: ([, value]) => number(value) },
+    ], found)) : null;
+  }
+
   return {
     draw() {
       const told = ctx.told;
@@ -108,7 +117,7 @@ export default function crawl(ctx) {
       if (told.state === "absent") {
         return empty("This crawl is gone", "It was reset. When it begins again, it appears here.");
       }
-      return [why(told), numbers(told), past(), details(told)];
+      return [why(told), numbers(told), past(), details(told), stats(told)];
     },
   };
 }
