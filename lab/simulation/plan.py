@@ -47,6 +47,7 @@ FEATURES = {
     "latecomer": 0.1,
     "heavy": 0.04,
     "lines": 0.12,
+    "sessions": 0.5,
 }
 """What a spider or its site may do -> how often one does."""
 

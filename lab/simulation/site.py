@@ -37,7 +37,8 @@ class Page:
     asks for more, also with a lambda. ``hidden_fails``: then it raises. ``shared``: a page that
     others ask for with a lambda, too. ``tries``: its callback asks so often to be tried again.
     ``retry_after``: the answers say for how long to stay away. ``kills``: the worker that fetches
-    it. ``heavy``: its leaves are of megabytes."""
+    it. ``heavy``: its leaves are of megabytes.
+    ``session``: what is hidden shares a session with it, and could be stored."""
 
     number: int
     host: int
@@ -62,6 +63,7 @@ class Page:
     kills: bool = False
     heavy: bool = False
     tries: int = 0
+    session: bool = False
     seconds: float = 0.05
 
     @property
@@ -177,6 +179,7 @@ class Site:
         page.hidden_fails = often("hidden_fails", 0.3, later) and page.hidden > 0
         if often("tries_again", 0.1, later) and not page.answers:
             page.tries = later.randrange(1, RETRY_TIMES + 1)
+        page.session = often("sessions", 0.5, later) and page.hidden > 0
         page.heavy = has("heavy") and number == 0
         if page.heavy:
             page.leaves = 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import time
 from collections.abc import AsyncIterator
@@ -36,10 +35,13 @@ class SimulatedSpider(scrapy.Spider):
     """Does what its world's site says."""
 
     name = "sim"
+    sessions: set[int]
+    """Pages that began one in this worker."""
 
     @classmethod
     def from_crawler(cls, crawler: Any, *args: Any, **named: Any) -> Any:
         spider = super().from_crawler(crawler, *args, **named)
+        spider.sessions = set()
         if "idle" in world().plan.features:
             crawler.signals.connect(spider.idle, signals.spider_idle)
         return spider
@@ -133,8 +135,7 @@ class SimulatedSpider(scrapy.Spider):
         if page.chain:
             yield self.unfiltered(page, self.parse_chain, 0)
         for n in range(page.hidden):
-            hidden: Any = functools.partial(self.hidden, page, n)
-            yield Request(f"{page.url}?hidden{n}", lambda _, hidden=hidden: hidden())  # type: ignore[misc]
+            yield self.hidden_request(page, n, request)
         if page.shared is not None:
             url, shared = world().site.pages[0].url, f"shared{page.shared}"
             yield Request(f"{url}?{shared}", lambda _: {"key": shared})  # type: ignore[misc]
@@ -142,6 +143,20 @@ class SimulatedSpider(scrapy.Spider):
             yield self.link(page, link)
         if page.raises:
             raise KeyError(page.number)
+
+    def hidden_request(self, page: Page, n: int, asking: Request) -> Request:
+        """It cannot be stored, or shares the session of a page that was reached by a link."""
+        url, session = f"{page.url}?hidden{n}", asking.meta.get("redisq_session")
+        if session != page.number:
+            return Request(url, lambda _: self.hidden(page, n))  # type: ignore[misc]
+        self.sessions.add(session)
+        name = {"number": session, "n": n}
+        return Request(url, self.in_session, meta={"redisq_session": session}, cb_kwargs=name)
+
+    def in_session(self, response: Response, number: int, n: int) -> Any:
+        if number not in self.sessions:
+            world().problems.append(f"a request of the session {number} has left its worker")
+        yield from self.hidden(world().site.pages[number], n)
 
     def hidden(self, page: Page, n: int) -> Any:
         yield {"key": f"{page.number}.hidden{n}"}
@@ -163,6 +178,8 @@ class SimulatedSpider(scrapy.Spider):
             errback=self._errback(),
             priority=page.priorities.get(link, 0),
         )
+        if world().site.pages[link].session:
+            request.meta["redisq_session"] = link
         if delay := page.delays.get(link):
             request.meta["redisq_delay"] = delay
         return request

@@ -1,4 +1,4 @@
-"""Keys of a request's meta: its delay, its retries, and keys that are not safe."""
+"""Keys of a request's meta: its delay, session and retries, and keys that are not safe."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from scrapy_redisq.errors import Unserializable
 
 DELAY_KEY = "redisq_delay"
 """In a request's meta: seconds that the frontier keeps it back."""
+
+SESSION_KEY = "redisq_session"
+"""In a request's meta: what the page that asks for it shares with it. Both run in one process."""
 
 MAX_DELAY = 31_536_000.0
 """Longest delay in seconds, a year."""

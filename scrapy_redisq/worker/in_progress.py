@@ -15,6 +15,7 @@ from scrapy_redisq.errors import with_causes
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in
+from scrapy_redisq.serialization.meta import SESSION_KEY
 from scrapy_redisq.serialization.recurrence import Answer
 from scrapy_redisq.worker.page import Page, Problem
 
@@ -267,12 +268,14 @@ class InProgress:
             and not self._told_of_login
             and self.asking(request) is not None
             and not request.meta.get("dont_merge_cookies")
+            and SESSION_KEY not in request.meta
         ):
             self._told_of_login = True
             logger.warning(
                 "A POST to %.300s has been answered with a cookie, which other workers do not "
                 "have. If it is a login, let each worker log in by itself, in a downloader "
-                "middleware (docs/howto/sessions.md), or hand the cookie on with each request "
+                "middleware, keep what needs it together with meta['redisq_session'] "
+                "(docs/howto/sessions.md for both), or hand the cookie on with each request "
                 "(cookies=)",
                 response.url,
             )

@@ -30,6 +30,7 @@ from scrapy_redisq.serialization.identity import of_child, of_nowhere, of_refuse
 from scrapy_redisq.serialization.identity import of_start as identity_of_start
 from scrapy_redisq.serialization.meta import (
     DELAY_KEY,
+    SESSION_KEY,
     delay_of,
     milliseconds,
     retry_times,
@@ -221,7 +222,7 @@ class Outbox:
             and not request.dont_filter
             and request.method == "GET"
             and not request.body
-            and "verbatim_url" not in request.meta
+            and request.meta.keys().isdisjoint(("verbatim_url", SESSION_KEY))
         )
         # Fingerprints leave the fragment out, and real pages link to many.
         return request.url.partition("#")[0] if tells else ""
@@ -278,6 +279,10 @@ class Outbox:
                 one.request.headers.pop(name, None)
         self._identify(one)
         holder, identity = one.holder, one.identity
+        session = one.request.meta.get(SESSION_KEY)
+        page_session = one.page.request.meta.get(SESSION_KEY) if one.page is not None else None
+        if session is not None and session == page_session:
+            return self._keep_in_session(one, session)
         try:
             entry = self._serializer.dumps(one.request, None if identity == one.own else identity)
         except Unserializable as error:
@@ -367,8 +372,16 @@ class Outbox:
         self._dupefilter.log(request, self._spider)
         return False
 
-    def _keep(self, one: _Asked, error: Unserializable, identity: bytes | None) -> bool:
-        """Keep a request in this process that no other could run, as Scrapy's scheduler does."""
+    def _keep_in_session(self, one: _Asked, session: object) -> bool:
+        """Keep a request where the page is that it shares a session with. Another session may ask
+        for the same URL, and have another answer."""
+        if one.filtered:
+            one.own = one.identity = sha1(f"{session!r} ".encode() + one.own).digest()
+        return self._keep(one, None, one.identity)
+
+    def _keep(self, one: _Asked, error: Unserializable | None, identity: bytes | None) -> bool:
+        """Keep a request in this process, as Scrapy's scheduler does. ``error``: why no other
+        process could run it."""
         request, asking, holder = one.request, one.page, one.holder
         known = request in self._kept or request in self._engine.in_progress
         if known or self._in_progress.has(request):
@@ -391,10 +404,11 @@ class Outbox:
         )
         if not self._kept.take(page, one.delay, one.own if one.filtered else None):
             return self.duplicate(request)
-        self._explain(request, error)
+        if error is not None:
+            self._explain(request, error)
+            self._stats.inc_value("scheduler/unserializable")
         if request.meta.pop(EVERY_KEY, None) is not None:
             logger.warning("%s stays in this process, and does not come again", request)
-        self._stats.inc_value("scheduler/unserializable")
         return True
 
     def _explain(self, request: Request, error: Unserializable) -> None:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,7 @@ class Shop(Site):
 
 def test_login(redis_server: RedisServer, tmp_path: Path) -> None:
     """Each worker with the middleware of docs/howto/sessions.md logs in before its first page."""
-    middleware, setting = blocks("docs/howto/sessions.md", "python")
+    middleware, setting, _ = blocks("docs/howto/sessions.md", "python")
     spider = next(block for block in blocks("docs/tutorial/first-crawl.md", "python"))
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()
@@ -173,6 +174,58 @@ def test_login(redis_server: RedisServer, tmp_path: Path) -> None:
     assert len(pages) > 40
     assert all("session=1" in hit.headers["cookie"] for hit in pages)
     assert {hit.agent for hit in pages} == {"first", "second"}
+
+
+class Accounts(Site):
+    """Pages of whoever has logged in, where each login ends the one before."""
+
+    def __init__(self) -> None:
+        super().__init__(linked_pages(15))
+        self.logins: dict[str, str] = {}
+        self.strangers: list[Hit] = []
+
+    def answer(self, hit: Hit) -> Answer | str | None:
+        if hit.path == "/login":
+            user = hit.body.decode().partition("=")[2]
+            self.logins[user] = f"{user}-{len(self.hits)}"
+            cookie = f"session={self.logins[user]}; Path=/"
+            return Answer("<a href='/'>in</a>", headers={"Set-Cookie": cookie}, delay=0.2)
+        key = hit.headers.get("cookie", "").partition("=")[2]
+        if key not in self.logins.values():
+            self.strangers.append(hit)
+        return self.page(hit.path)
+
+
+def test_accounts(redis_server: RedisServer, tmp_path: Path) -> None:
+    """What the spider of docs/howto/sessions.md asks for in a session stays with its login, and the
+    session of a worker that dies begins anew in another one."""
+    spider = blocks("docs/howto/sessions.md", "python")[-1]
+    (tmp_path / "accounts.py").write_text(spider)
+    (tmp_path / "alone.py").write_text(
+        f"ADDONS = {{'scrapy_redisq.Addon': 500}}\nREDISQ_URL = {redis_server.url!r}\n"
+        "REDISQ_LEASE_TTL = 2\nREDISQ_MAX_LEASES = 1\nDOWNLOAD_DELAY = 0.05\n"
+    )
+    environment = {**ENVIRONMENT, "SCRAPY_SETTINGS_MODULE": "alone"}
+    with Accounts() as site:
+        workers, logs = [], []
+        for name in ("first", "second"):
+            arguments = ["runspider", "accounts.py", "-a", f"site={site.url}/"]
+            arguments += ["-s", f"USER_AGENT={name}"]
+            logs.append(tmp_path / f"{name}.log")
+            workers.append(fork("scrapy", arguments, tmp_path, logs[-1], environment))
+        wait_until(lambda: len(site.logins) == 2 and len(site.hits) > 12, 60, f"see {logs}")
+        dead = site.hits[-1].agent == "second"
+        workers[dead].kill()
+        assert workers[not dead].wait(100) == 0
+    assert site.counts()["/login"] > 2
+    assert not site.strangers
+    for user, key in site.logins.items():
+        pages = Counter(
+            hit.path for hit in site.hits if hit.headers.get("cookie") == f"session={key}"
+        )
+        assert len(pages) == 16, user
+        assert set(pages.values()) == {1}
+    assert "cannot be shared" not in logs[not dead].read_text()
 
 
 def check_fields(status: object) -> None:
