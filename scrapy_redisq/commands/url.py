@@ -28,10 +28,13 @@ at, a few at a time, so that a running crawl does not wait for it.
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
     help = "what became of a URL; forget it, fetch it again"
-    url = add_command(commands, "url", run, help=help, text=TEXT)
+    url = add_command(commands, "url", run, help=help, text=TEXT, check=_check)
     add_name(url)
-    url.add_argument("urls", metavar="URL", nargs="+", help="of a GET request")
+    url.add_argument("urls", metavar="URL", nargs="*", help="of a GET request")
     url.add_argument("--slot", metavar="S", help="its download_slot; default: its host")
+    url.add_argument(
+        "--host", metavar="H", help="with --forget: all URLs of this host that REDISQ_HISTORY has"
+    )
     add_json(url, "as a JSON object for each URL, a line each")
     action = url.add_mutually_exclusive_group()
     action.add_argument(
@@ -47,6 +50,11 @@ def add_options(commands: Any) -> None:
     )
 
 
+def _check(arguments: Namespace) -> None:
+    if bool(arguments.urls) == bool(arguments.host) or (arguments.host and not arguments.forget):
+        arguments.error("either URLs, or --forget --host HOST")
+
+
 def run(arguments: Namespace, project: Project) -> int:
     """Look, forget or fetch again; 1 if a URL cannot be one, or was not there to be forgotten."""
     project.check_something_is_there()
@@ -55,6 +63,8 @@ def run(arguments: Namespace, project: Project) -> int:
         project.frontier_to_push(server, arguments.name) as frontier,
     ):
         check_known(frontier)
+        if arguments.host:
+            return _forget_host(arguments, frontier)
         wrong = False
         for one in arguments.urls:
             try:
@@ -63,6 +73,19 @@ def run(arguments: Namespace, project: Project) -> int:
                 print(f"scrapy redisq: {clean(str(error))}", file=sys.stderr)
                 wrong = True
     return int(wrong)
+
+
+def _forget_host(arguments: Namespace, frontier: Frontier) -> int:
+    number = frontier.forget_host(arguments.host)
+    if arguments.json:
+        told = {"frontier": frontier.name, "host": arguments.host, "forgotten": number}
+        print(json.dumps(told))
+    else:
+        print(
+            f"{clean(frontier.name)}: {number:,} URLs of {clean(arguments.host)} count as never "
+            "seen. Those that the history does not have stay seen"
+        )
+    return int(not number)
 
 
 HOW = {

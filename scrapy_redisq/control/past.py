@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -77,16 +78,19 @@ class PastMethods(StoredFrontier):
         is on: see docs/operate/watching.md for the fields."""
         newest: list[dict[str, Any]] = []
         for shard in self._shards():
-            found: dict[str, dict[str, Any]] = {}
-            for skip in range(0, max(0, limit), READ_BATCH):
-                most = min(READ_BATCH, limit - skip)
-                records = self._run(admin.history(self.name, shard, skip=skip, most=most))
-                with self._making_sense():
-                    found |= {id: _record(at, packed) for id, at, packed in records}
-                if len(records) < most:
-                    break
-            newest += found.values()
+            newest += dict(self._records(shard, limit)).values()
         return sorted(newest, key=lambda record: record["ended"], reverse=True)[: max(0, limit)]
+
+    def _records(self, shard: int, limit: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The newest records of a shard by their identities; perhaps one of them twice."""
+        for skip in range(0, max(0, limit), READ_BATCH):
+            most = min(READ_BATCH, limit - skip)
+            records = self._run(admin.history(self.name, shard, skip=skip, most=most))
+            with self._making_sense():
+                found = [(id, _record(at, packed)) for id, at, packed in records]
+            yield from found
+            if len(records) < most:
+                break
 
     def history_of(self, shard: int, identity: bytes) -> dict[str, Any] | None:
         """The record of the request that is known by its fingerprint or ``identity``, on a shard;

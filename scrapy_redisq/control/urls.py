@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import dataclass
@@ -19,12 +20,15 @@ from scrapy_redisq.errors import FrontierError, RedisqError, Undecodable, reason
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.operations import parse_lease
-from scrapy_redisq.frontier.seen import seen_filter
+from scrapy_redisq.frontier.seen import exact_member, seen_filter
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.fields import loads_fields
 
 MOST_LOOKED_AT = 100_000
 """Requests that a search goes through: about half a second, a millisecond of Redis at a time."""
+
+EVERYTHING = 2**53
+"""More than a history holds."""
 
 OWN_FILTERS = {"bloom", "exact"}
 WAITS = {"queued", "delayed", "leased"}
@@ -109,25 +113,62 @@ class UrlMethods(LetterMethods, PastMethods):
         does.
         """
         asked = self._asked(url, slot)
-        if asked.config.dupefilter != "exact":
-            kind = "a Bloom filter" if asked.config.dupefilter == "bloom" else "of another project"
-            raise FrontierError(
-                f"the dupefilter of frontier {self.name!r} is {kind} and cannot forget a URL: "
-                "ExactDupeFilter can (DUPEFILTER_CLASS, from the next run on)"
-            )
+        self._check_forgets(asked.config)
         call = admin.forget_seen(
-            self.name, asked.shard, asked.run, asked.generation, asked.fingerprint
+            self.name, asked.shard, asked.run, asked.generation, exact_member(asked.fingerprint)
         )
         was_seen = bool(self._run(call))
         self.note("forget", url, int(was_seen))
         return was_seen
 
-    def _asked(self, url: str, slot: str | None) -> _Asked:
+    def forget_host(self, host: str) -> int:
+        """As `forget` does, of each URL of ``host`` that the history (REDISQ_HISTORY) has; -> how
+        many of these were seen. Raises `FrontierError` also if there is no history: a dupefilter
+        has no URLs.
+        """
+        meta, config = self._meta_and_config()
+        self._check_forgets(config)
+        host, forgotten, is_empty = host.lower(), 0, True
+        for shard in self._shards():
+            for id, record in self._records(shard, EVERYTHING):
+                is_empty = False
+                if _host_of(record["url"]) != host:
+                    continue
+                members = {id}
+                # A start request is kept by another identity than links to it have. If there is no
+                # fingerprint, no link has one.
+                with contextlib.suppress(Exception):
+                    members.add(exact_member(self._seeds.read(record["url"]).fingerprint or b""))
+                of_run = meta["run"], meta["generation"]
+                calls = [admin.forget_seen(self.name, shard, *of_run, one) for one in members]
+                forgotten += max(map(self._run, calls))
+        if is_empty:
+            raise FrontierError(
+                f"frontier {self.name!r} has no history, so nobody knows which URLs of {host} were "
+                "seen: name the URLs, or set REDISQ_HISTORY before they are fetched"
+            )
+        self.note("forget", host, forgotten)
+        return forgotten
+
+    def _check_forgets(self, config: FrontierConfig) -> None:
+        if config.dupefilter != "exact":
+            kind = "a Bloom filter" if config.dupefilter == "bloom" else "of another project"
+            raise FrontierError(
+                f"the dupefilter of frontier {self.name!r} is {kind} and cannot forget a URL: "
+                "ExactDupeFilter can (DUPEFILTER_CLASS, from the next run on). --fetch has a URL "
+                "fetched past it"
+            )
+
+    def _meta_and_config(self) -> tuple[dict[str, str], FrontierConfig]:
         meta = self._meta(self._status(0))
         if not meta:
             raise self._absent()
         config = config_of(meta)
         self._seeds.check_fingerprinter(config.fingerprinter)
+        return meta, config
+
+    def _asked(self, url: str, slot: str | None) -> _Asked:
+        meta, config = self._meta_and_config()
         try:
             seed = self._seeds.read(url)
         except (RedisqError, ValueError, TypeError):
@@ -217,6 +258,13 @@ def telling_part(url: str) -> str:
     parts = urlsplit(url)
     text = re.sub(r"%[0-9A-Fa-f]{2}", " ", f"{parts.path}?{parts.query}")
     return max(re.findall(r"[A-Za-z0-9_.-]{2,100}", text), key=len, default="")
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _of_letter(letter: DeadLetter) -> dict[str, Any]:

@@ -175,9 +175,9 @@ def ask_seen(
     return filter_call(name, shard, generation, seen, "has", decode, **data)
 
 
-def forget_seen(name: str, shard: int, run: str, generation: str, fingerprint: bytes) -> Call[bool]:
-    """Take a fingerprint out of an exact dupefilter; -> whether it was there."""
-    data = {"run": run, "start": exact_member(fingerprint)}
+def forget_seen(name: str, shard: int, run: str, generation: str, member: str) -> Call[bool]:
+    """Take a fingerprint out of an exact dupefilter, as its ``member``; -> whether it was there."""
+    data = {"run": run, "start": member}
     exact = SeenFilter("exact")
     return filter_call(
         name, shard, generation, exact, "forget", lambda reply: bool(reply[0]), **data

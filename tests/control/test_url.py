@@ -93,6 +93,8 @@ def test_bloom_filters(each_server: RedisServer) -> None:
         assert (told["seen"], told["certain"], told["state"]) == (False, True, "unknown")
         with pytest.raises(FrontierError, match="Bloom filter and cannot forget"):
             frontier.forget(URL)
+        with pytest.raises(FrontierError, match="ExactDupeFilter can"):
+            frontier.forget_host(HOST)
 
 
 def test_forget(frontier: Frontier, member: Make) -> None:
@@ -176,3 +178,8 @@ def test_command(redisq: Redisq, redis_server: RedisServer) -> None:
     bad = redisq("url", NAME, "nonsense")
     assert (bad.code, bad.err.count("\n")) == (1, 1)
     assert redisq("url", NAME, URL, "--forget", "--fetch").code == 2
+    for wrong in ([], ["--forget"], [URL, "--forget", "--host", HOST], ["--host", HOST]):
+        ran = redisq("url", NAME, *wrong)
+        assert (ran.code, "--forget --host" in ran.err) == (2, True)
+    ran = redisq("url", NAME, "--forget", "--host", HOST)
+    assert (ran.code, "REDISQ_HISTORY" in ran.err) == (1, True)

@@ -243,7 +243,8 @@ def test_a_fleet_that_is_told(crawl: Run, redis_server: RedisServer, redisq: Red
         return Answer("<html></html>", until=until) if path[1:].isdigit() else None
 
     with Site(page) as site, Frontier.from_url(redis_server.url, "follow") as frontier:
-        settings = {"CONCURRENT_REQUESTS": 4, "REDISQ_HISTORY": 50}
+        settings = {"CONCURRENT_REQUESTS": 4, "REDISQ_HISTORY": 100}
+        settings |= {"DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter"}
         with together(crawl._folder) as gate:
             workers = [crawl("follow", site, {**settings, **gate}) for _ in range(3)]
             wait_until_joined(workers)
@@ -278,8 +279,13 @@ def test_a_fleet_that_is_told(crawl: Run, redis_server: RedisServer, redisq: Red
         assert status["errors"] == 0
         history = frontier.history()
         shown = {(one["status"], one["items"], one["attempts"]) for one in history}
-        assert (len(history), shown) == (50, {(200, 1, 1)})
+        assert (len(history), shown) == (80, {(200, 1, 1)})
         told = frontier.url(history[0]["url"])
         assert (told["state"], told["history"]) == ("done", history[0])
         assert history[0]["url"] in redisq("url", "follow", history[0]["url"]).out
+        assert redisq("url", "follow", "--forget", "--host", "other.example").code == 1
+        assert frontier.url(f"{site.url}/0")["seen"]
+        ran = redisq("url", "follow", "--forget", "--host", "127.0.0.1")
+        assert ": 80 URLs of 127.0.0.1 count" in ran.out
+        assert (frontier.status()["seen"], frontier.url(f"{site.url}/0")["seen"]) == (0, False)
     assert set(site.counts().values()) == {1}
