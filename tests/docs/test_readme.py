@@ -228,6 +228,39 @@ def test_accounts(redis_server: RedisServer, tmp_path: Path) -> None:
     assert "cannot be shared" not in logs[not dead].read_text()
 
 
+def test_sitemap(redis_server: RedisServer, tmp_path: Path) -> None:
+    """The spider of docs/howto/recurring.md fetches what is new, and what has another time."""
+    spider = next(text for text in blocks("docs/howto/recurring.md", "python") if "class" in text)
+    (tmp_path / "alone.py").write_text(
+        f"ADDONS = {{'scrapy_redisq.Addon': 500}}\nREDISQ_URL = {redis_server.url!r}\n"
+    )
+    pages = {"/a": "2026-01-01", "/b": "2026-01-01", "/c": ""}
+
+    def page(path: str) -> Answer | str:
+        if path != "/sitemap.xml":
+            return "<title>x</title>"
+        of = {path: f"<lastmod>{at}</lastmod>" if at else "" for path, at in pages.items()}
+        urls = "".join(f"<url><loc>{site.url}{path}</loc>{of[path]}</url>" for path in pages)
+        return Answer(f"<urlset>{urls}</urlset>", content_type="application/xml")
+
+    environment = {**ENVIRONMENT, "SCRAPY_SETTINGS_MODULE": "alone"}
+    with Site(page) as site:
+        spider = spider.replace("https://news.example", site.url).replace('"1h"', '"1s"')
+        (tmp_path / "news.py").write_text(spider)
+        log = tmp_path / "log"
+        worker = fork("scrapy", ["runspider", "news.py"], tmp_path, log, environment)
+        try:
+            counts = site.counts
+            wait_until(lambda: counts()["/sitemap.xml"] > 1 and counts()["/c"], 60, f"see {log}")
+            pages |= {"/b": "2026-02-01", "/d": "2026-02-01"}
+            wait_until(lambda: counts()["/d"] and counts()["/b"] == 2, 20, f"see {log}")
+            seen = counts()["/sitemap.xml"]
+            wait_until(lambda: counts()["/sitemap.xml"] > seen + 1, 20, f"see {log}")
+        finally:
+            worker.kill()
+    assert {path: counts()[path] for path in pages} == {"/a": 1, "/b": 2, "/c": 1, "/d": 1}
+
+
 def check_fields(status: object) -> None:
     """It is as docs/reference/status.schema.json says, with all of the fields and no others."""
     jsonschema = pytest.importorskip("jsonschema")
