@@ -25,6 +25,9 @@ class KeptLine:
     write: str
 
 
+HOOKS = ("next_requests", "fetch_data", "schedule_next_requests")
+"""Methods of its spiders that spiders override, and that nobody calls here."""
+
 _SCRAPY_REDIS = re.compile(r"scrapy_redis(_\w+)?\.")
 """Its modules, and those of packages that build on it: their dupefilters delete what they know."""
 
@@ -36,7 +39,8 @@ def of_scrapy_redis(path: str) -> bool:
 
 def kept_lines(settings: BaseSettings, spider: type[Spider] | None = None) -> Iterator[KeptLine]:
     """All of them. Settings are those of a crawl with this package's scheduler."""
-    for base in spider.__mro__ if spider else ():
+    bases = spider.__mro__ if spider else ()
+    for base in bases:
         if of_scrapy_redis(path_of(base)):
             yield KeptLine(
                 f"The spider is a {base.__name__} of scrapy-redis",
@@ -45,6 +49,14 @@ def kept_lines(settings: BaseSettings, spider: type[Spider] | None = None) -> It
                 f"from scrapy_redisq import {base.__name__}",
             )
             break
+    for hook in HOOKS if hasattr(spider, "redis_key") else ():
+        owner = next((base for base in bases if hook in vars(base)), object)
+        if owner is not object and not owner.__module__.startswith("scrapy_redis"):
+            yield KeptLine(
+                f"The spider has a {hook}() of its own",
+                "No worker calls it: what it took from Redis would be lost with a worker",
+                "make_request_from_data(), for the requests of a line, or start(), for others",
+            )
     if settings.getbool("SCHEDULER_FLUSH_ON_START") and settings[CrawlSettings.resume.name] is None:
         yield KeptLine(
             "SCHEDULER_FLUSH_ON_START is True",

@@ -36,18 +36,26 @@ def feeds_of(spider: Spider, settings: RedisqSettings, source: SettingsSource) -
         check=checks.feed_batch,
         default=max(1, min(int(source.get("CONCURRENT_REQUESTS") or 16), 1_000)),
     )
-    names = {"name": spider.name, "spider": spider.name}
-    options: dict[str, dict[str, Any]] = {}
-    if hasattr(spider, "redis_key"):
-        name, keys = "redis_key", spider.redis_key
-        if keys is None:
-            name, keys = "REDIS_START_URLS_KEY", source.get("REDIS_START_URLS_KEY")
-        for key in _listed(START_URLS_KEY if keys is None else keys):
-            options[checks.feed_key.read(name, key) % names] = {}
-    options |= {key % names: given for key, given in settings.feeds.items()}
+    options: dict[str, dict[str, Any]] = {key: {} for key in keys_of(spider, source)}
+    options |= {key % _names(spider): given for key, given in settings.feeds.items()}
     return [
         Feed(key, given.get("url", ""), given.get("batch", batch)) for key, given in options.items()
     ]
+
+
+def keys_of(spider: Spider, source: SettingsSource) -> list[str]:
+    """The keys of a spider that has a `redis_key`. Raises `SettingError`."""
+    if not hasattr(spider, "redis_key"):
+        return []
+    name, keys = "redis_key", spider.redis_key
+    if keys is None:
+        name, keys = "REDIS_START_URLS_KEY", source.get("REDIS_START_URLS_KEY")
+    listed = _listed(START_URLS_KEY if keys is None else keys)
+    return [checks.feed_key.read(name, key) % _names(spider) for key in listed]
+
+
+def _names(spider: Spider) -> dict[str, str]:
+    return {"name": spider.name, "spider": spider.name}
 
 
 def max_idle_of(spider: Spider, source: SettingsSource) -> float:

@@ -202,6 +202,18 @@ def test_spiders_of_scrapy_redis(redis_server: RedisServer, crawl: Run) -> None:
     assert len(letters_of(redis_server, "own")) == 1
 
 
+def test_the_client_and_hooks_of_scrapy_redis(redis_server: RedisServer, crawl: Run) -> None:
+    """A spider has `server` from `setup_redis` to `closed`. A `next_requests` of its own is warned
+    of, and not called."""
+    with Site(page) as site:
+        worker = crawl("served", settings={"SITE": site.url, "LOG_LEVEL": "INFO"}).wait(20)
+    assert worker.reason == "finished"
+    assert site.counts() == {"/0": 1, "/00": 1}
+    assert "left: []" in worker.log
+    assert worker.log.count("WARNING: The spider has a next_requests() of its own. No worker") == 1
+    assert "Traceback" not in worker.log
+
+
 @pytest.mark.servers("every")
 def test_lines_are_copied_before_they_are_removed(client: redis.Redis) -> None:
     """On each kind of server: a full one refuses, and has lost nothing. Of large lines a few are

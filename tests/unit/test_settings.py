@@ -221,6 +221,10 @@ def test_a_spider_kept_from_scrapy_redis() -> None:
     (line,) = kept_lines(Settings(), Books)
     assert line.what == "The spider is a RedisSpider of scrapy-redis"
     assert line.write == "from scrapy_redisq import RedisSpider"
+    for of, hook in ((RedisSpider, "next_requests"), (Books, "fetch_data"), (Books, "redis_key")):
+        setattr(of, hook, print)
+    (_, line) = kept_lines(Settings(), Books)
+    assert "fetch_data()" in line.what
 
 
 def test_frontier_names() -> None:

@@ -59,3 +59,28 @@ class Own(RedisSpider):
 
     def parse(self, response):
         yield {"url": response.url}
+
+
+class Served(RedisSpider):
+    """Uses the client and the hooks of scrapy-redis."""
+
+    name = "served"
+    max_idle_time = 1
+
+    def setup_redis(self, crawler=None):
+        super().setup_redis(crawler)
+        self.server.rpush(self.redis_key, f"{crawler.settings['SITE']}/0")
+
+    def start_requests(self):
+        return super().next_requests()
+
+    def next_requests(self):
+        raise AssertionError("nobody calls it")
+
+    def parse(self, response):
+        if response.url.endswith("/0"):
+            self.server.lpush(self.redis_key, f"{response.url}0")
+        yield {"url": response.url}
+
+    def closed(self, reason):
+        self.logger.info("left: %r", self.server.keys(f"{self.name}:*"))
