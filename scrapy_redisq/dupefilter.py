@@ -19,7 +19,7 @@ from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter, referer_str
 from w3lib.url import canonicalize_url
 
-from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.errors import RedisqError, SettingError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import seen_alone
@@ -80,6 +80,9 @@ class RedisqDupeFilter(BaseDupeFilter):
         Raises `SettingError`, `ServerUnreachable`, `ServerUnsuitable` or `EmbeddedServerError`.
         """
         settings = RedisqSettings.read(self._crawler.settings)
+        if settings.seen_ttl:
+            takes = "0 without scrapy_redisq.Scheduler: what was seen is kept for good"
+            raise SettingError(RedisqSettings.seen_ttl.name, settings.seen_ttl, takes)
         spider = self._crawler.spider or self._crawler.spidercls
         self._name = settings.frontier_name(spider.name, self._crawler)
         self._server = open_server_of(settings, project_folder())

@@ -357,8 +357,10 @@ class Frontier(LookMethods, ScheduleMethods, SlotMethods, UrlMethods):
         """The call that pushes to one shard; see `calls.push`."""
         seen = seen_filter(joined.config)
         queues: dict[tuple[str, str], int] = {}
-        items = []
+        items, also = [], []
         for seed in seeds:
+            if seed.also:
+                also.append(calls.fingerprint_item(seen.encode(seed.also)))
             queue = (_slot(seed, joined), str(seed.priority))
             items.append(
                 calls.enqueue_item(
@@ -366,14 +368,14 @@ class Frontier(LookMethods, ScheduleMethods, SlotMethods, UrlMethods):
                     seed.entry,
                     seen.encode(seed.fingerprint) if seed.fingerprint else None,
                     milliseconds(seed.delay),
-                    asked=calls.RECENT if seed.identity else 0,
+                    asked=calls.STARTS if seed.fingerprint else calls.RECENT,
                     identity=seed.identity,
                 )
             )
         backend, parameters = joined.config.backend, seen.parameters()
         most = self._settings.dead_max
         where = (self.name, shard, joined.run, backend)
-        return calls.push(*where, list(queues), items, parameters, most)
+        return calls.push(*where, list(queues), items, parameters, most, also=also)
 
     def _is_stranded(self, shard: int, joined: calls.Joined) -> bool:
         """Whether what was just pushed to ``shard`` is left in a run that is over. One with a log

@@ -43,10 +43,9 @@ class LookMethods(PastMethods):
         numbers = config.shard_numbers(self.name)
         shards = [first, *map(self._status, numbers[1:])]
         with self._making_sense():
-            seen, generation = seen_filter(config), meta.get("generation", "")
+            seen = seen_filter(config)
             parts: list[SeenStatus] = [
-                self._run(admin.seen_status(self.name, shard, generation, seen))
-                for shard in numbers
+                self._run(admin.seen_status(self.name, shard, seen)) for shard in numbers
             ]
             return summary(self.name, meta, config, shards, SeenStatus.total(parts))
 

@@ -16,9 +16,16 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.fields import request_from_fields
-from scrapy_redisq.serialization.identity import of_nowhere
+from scrapy_redisq.serialization.identity import of_nowhere, of_recurring
 from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
-from scrapy_redisq.serialization.recurrence import EVERY_KEY, Recurrence, seconds_of
+from scrapy_redisq.serialization.recurrence import (
+    EVERY_KEY,
+    SEEN_TTL_KEY,
+    Recurrence,
+    of_period,
+    seconds_of,
+    seen_ttl_of,
+)
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -39,7 +46,9 @@ class Seed:
     delay: float = 0.0
     """Seconds, from ``meta["redisq_delay"]``."""
     identity: bytes | None = None
-    """Identity of an unfiltered request."""
+    """Identity of an unfiltered request, or of one that comes again."""
+    also: bytes | None = None
+    """Another fingerprint, which is only recorded."""
 
 
 def times(after: str | float, every: str | float | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -128,6 +137,7 @@ class SeedReader:
             request = request.replace(meta={**meta, **request.meta})
         if EVERY_KEY in request.meta:
             Recurrence.of(request.meta[EVERY_KEY])
+        ttl = seen_ttl_of(request.meta[SEEN_TTL_KEY]) if SEEN_TTL_KEY in request.meta else 0.0
         delay = 0.0
         if DELAY_KEY in request.meta:
             delay = delay_of(request.meta)
@@ -135,18 +145,23 @@ class SeedReader:
         fingerprint = self.fingerprint_of(request)
         if not isinstance(fingerprint, bytes):
             raise TypeError(f"its fingerprint is {fingerprint!r:.100}, no bytes")
-        identity = None
+        identity = known_by = None
         if request.dont_filter:
             identity = own_identity or of_nowhere(fingerprint, request)
+        else:
+            known_by = of_period(fingerprint, ttl) if ttl else fingerprint
         entry = self._serializer.dumps(request, identity, callback=callback, errback=errback)
+        if known_by and EVERY_KEY in request.meta:
+            identity = of_recurring(fingerprint)
         slot = request.meta.get("download_slot")
         if slot is None:  # as Scrapy's downloader sees it
             slot = urlparse_cached(request).hostname or ""
         return Seed(
             slot=slot_name(str(slot)),
             priority=int(request.priority),
-            fingerprint=None if request.dont_filter else fingerprint,
+            fingerprint=known_by,
             entry=entry,
             delay=delay,
             identity=identity,
+            also=fingerprint if known_by and ttl else None,
         )

@@ -51,7 +51,6 @@ class _Asked:
     fingerprint: bytes
     config: FrontierConfig
     run: str
-    generation: str
 
 
 class _Incomparable(Exception):
@@ -77,7 +76,6 @@ class UrlMethods(LetterMethods, PastMethods):
                 self.name,
                 asked.shard,
                 asked.run,
-                asked.generation,
                 asked.fingerprint,
                 seen_filter(asked.config),
                 filtered=asked.config.dupefilter in OWN_FILTERS,
@@ -114,9 +112,8 @@ class UrlMethods(LetterMethods, PastMethods):
         """
         asked = self._asked(url, slot)
         self._check_forgets(asked.config)
-        call = admin.forget_seen(
-            self.name, asked.shard, asked.run, asked.generation, exact_member(asked.fingerprint)
-        )
+        member = exact_member(asked.fingerprint)
+        call = admin.forget_seen(self.name, asked.shard, asked.run, member)
         was_seen = bool(self._run(call))
         self.note("forget", url, int(was_seen))
         return was_seen
@@ -139,8 +136,8 @@ class UrlMethods(LetterMethods, PastMethods):
                 # fingerprint, no link has one.
                 with contextlib.suppress(Exception):
                     members.add(exact_member(self._seeds.read(record["url"]).fingerprint or b""))
-                of_run = meta["run"], meta["generation"]
-                calls = [admin.forget_seen(self.name, shard, *of_run, one) for one in members]
+                where = self.name, shard, meta["run"]
+                calls = [admin.forget_seen(*where, one) for one in members]
                 forgotten += max(map(self._run, calls))
         if is_empty:
             raise FrontierError(
@@ -188,7 +185,6 @@ class UrlMethods(LetterMethods, PastMethods):
             fingerprint=seed.fingerprint or b"",
             config=config,
             run=meta.get("run", ""),
-            generation=meta.get("generation", ""),
         )
 
     def _search(self, asked: _Asked) -> tuple[dict[str, Any] | None, int, bool]:

@@ -155,7 +155,6 @@ def ask_seen(
     name: str,
     shard: int,
     run: str,
-    generation: str,
     fingerprint: bytes,
     seen: SeenFilter,
     *,
@@ -172,21 +171,19 @@ def ask_seen(
         *known, start = map(bool, reply)
         return Asked(known[0] if known else None, start)
 
-    return filter_call(name, shard, generation, seen, "has", decode, **data)
+    return filter_call(name, shard, seen, "has", decode, **data)
 
 
-def forget_seen(name: str, shard: int, run: str, generation: str, member: str) -> Call[bool]:
+def forget_seen(name: str, shard: int, run: str, member: str) -> Call[bool]:
     """Take a fingerprint out of an exact dupefilter, as its ``member``; -> whether it was there."""
     data = {"run": run, "start": member}
     exact = SeenFilter("exact")
-    return filter_call(
-        name, shard, generation, exact, "forget", lambda reply: bool(reply[0]), **data
-    )
+    return filter_call(name, shard, exact, "forget", lambda reply: bool(reply[0]), **data)
 
 
-def seen_status(name: str, shard: int, generation: str, seen: SeenFilter) -> Call[SeenStatus]:
+def seen_status(name: str, shard: int, seen: SeenFilter) -> Call[SeenStatus]:
     """A dupefilter's size, and how much it errs."""
-    return filter_call(name, shard, generation, seen, "status", SeenStatus.from_reply)
+    return filter_call(name, shard, seen, "status", SeenStatus.from_reply)
 
 
 # Slots

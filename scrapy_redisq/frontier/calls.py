@@ -135,13 +135,17 @@ class Registration(Struct, frozen=True):
     limits that are there. None: those stay."""
     throttle: str = ""
     """Terms of AutoThrottle, as that file has them; they go with the limits."""
+    seen_ttl: float = 0.0
+    """Seconds from which on a fingerprint may be forgotten; 0: never. It takes the place of the
+    one that is there."""
     release: str = ""
     settings: str = ""
     """For people: the release of the worker's code, and a digest of its settings."""
 
     def to_input(self) -> dict[str, Any]:
         info = [text for pair in self.info.items() for text in pair]
-        return {**asdict(self), "ttl": int(self.ttl * 1e6), "info": info}
+        times = {"ttl": int(self.ttl * 1e6), "seen_ttl": int(self.seen_ttl * 1e6)}
+        return {**asdict(self), **times, "info": info}
 
 
 NOBODY = Registration("", 0.0)
@@ -445,20 +449,20 @@ def record_seen(
             raise ValueError(f"{answers!r:.100} is no answer of 0 or 1 for each fingerprint")
         return answers
 
-    return filter_call(name, 0, generation, seen, "add", decode, fingerprints=items)
+    what = {"generation": generation, "fingerprints": items}
+    return filter_call(name, 0, seen, "add", decode, **what)
 
 
 def filter_call(
     name: str,
     shard: int,
-    generation: str,
     seen: SeenFilter,
     what: str,
     decode: Callable[[Any], T],
     **data: Any,
 ) -> Call[T]:
     """A question to a dupefilter, see ``seen/filter.lua``."""
-    data.update(what=what, generation=generation, seen=seen.parameters())
+    data.update(what=what, seen=seen.parameters())
     return call_of(("seen/filter", seen.name), name, shard, decode, **data)
 
 

@@ -38,7 +38,7 @@ from scrapy_redisq.frontier.pace import RUNNING_LOW
 from scrapy_redisq.frontier.resend import MAX_KEPT_BYTES
 from scrapy_redisq.frontier.runs import Steps, drive_async
 from scrapy_redisq.frontier.scripts import AsyncClient, Call, T, execute_async
-from scrapy_redisq.frontier.seen import seen_filter
+from scrapy_redisq.frontier.seen import SEEN_LATER, seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import NOTHING, ServerHelp, Terms, Worker
@@ -158,6 +158,7 @@ class RunSession:
             info,
             terms.limits,
             terms.throttle,
+            terms.seen_ttl,
             terms.release,
             terms.settings,
         )
@@ -289,7 +290,7 @@ class RunSession:
         ]
         helpers = [listen(self), self.run_part(self._look_for_ended)]
         self._helpers = [asyncio.ensure_future(helper) for helper in helpers]
-        if self.joined.trash or self.joined.former_shards:
+        if self.joined.trash or self.joined.former_shards or self.terms.seen_ttl:
             self._helpers.append(asyncio.ensure_future(self._sweep()))
 
     async def run_part(self, part: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -320,11 +321,18 @@ class RunSession:
         self._landed.set()
 
     async def _sweep(self) -> None:
-        """Delete the rest of former runs, a little at a time."""
-        try:
-            await self.do(runs.sweep(self.terms.name, self.joined), pause=RUNNING_LOW)
-        except Exception as error:
-            self.warnings.warn("sweep", "An old dupefilter is left to the next crawl: %s", error)
+        """Delete the rest of former runs, a little at a time; and old generations of the dupefilter
+        as they are rotated."""
+        joined, ttl = self.joined, self.terms.seen_ttl
+        while True:
+            try:
+                await self.do(runs.sweep(self.terms.name, joined), pause=RUNNING_LOW)
+            except Exception as error:
+                self.warnings.warn("sweep", "An old dupefilter is left for later: %s", error)
+            if not ttl:
+                return
+            await asyncio.sleep(ttl * SEEN_LATER)
+            joined = replace(joined, trash=1, former_shards=0)
 
     async def open_shard(self, session: ShardSession) -> None:
         """Open a run that other workers have completed, or a shard that they have sealed, to add to

@@ -10,6 +10,7 @@ A backend is a Lua file of ``lua/shared/seen/``::
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from scrapy_redisq.frontier.scripts import Call, Client, execute, load
 
 FINGERPRINT_BYTES = 20
 """Scrapy's fingerprints: SHA-1."""
+
+SEEN_LATER = 0.1
+"""By so much of a TTL later may this process know what Redis has forgotten, and Redis delete it."""
 
 ANYWHERE = ("redisq:{probe}:",)
 """Any prefix will do on one server."""
@@ -71,7 +75,7 @@ def _normalised(fingerprint: bytes) -> bytes:
 
 class SeenStatus(Struct, frozen=True):
     """A dupefilter: its fingerprints, how many fit before it grows, and the share of new URLs that
-    it takes for seen by now, at most."""
+    it (each of its generations) takes for seen by now, at most."""
 
     count: int
     capacity: int
@@ -113,15 +117,21 @@ def probe(client: Client, prefixes: Iterable[str] = ANYWHERE) -> bool:
 class SeenCache:
     """URLs that this process has just met, so that repeated links cost a look-up and nothing more.
 
-    The last ``size`` to ``2 * size`` keys: two generations, the older forgotten at once.
+    The last ``size`` to ``2 * size`` keys: two generations, the older forgotten at once. With a
+    ``ttl`` of what was seen, in seconds, now and then all is forgotten.
     """
 
-    def __init__(self, size: int = 50_000) -> None:
+    def __init__(self, size: int = 50_000, ttl: float = 0.0) -> None:
         self._size = size
+        self._lasts = ttl * SEEN_LATER
+        self._until = time.monotonic() + self._lasts
         self._young: set[object] = set()
         self._old: set[object] = set()
 
     def __contains__(self, key: object) -> bool:
+        if self._lasts and time.monotonic() >= self._until:
+            self._until = time.monotonic() + self._lasts
+            self.clear()
         return key in self._young or key in self._old
 
     def add(self, key: object) -> None:

@@ -37,6 +37,8 @@ class Terms(Struct, frozen=True):
     """Of slots by pattern, see ``lua/shared/slots/state.lua``."""
     throttle: str = ""
     """Terms of AutoThrottle, see ``lua/shared/slots/state.lua``."""
+    seen_ttl: float = 0.0
+    """From which on what was seen may be forgotten; 0: never."""
     back_off: BackOff = BACK_OFF
     rewind: float = REWIND
     """Seconds for which a request without a page is kept after its acknowledgement."""

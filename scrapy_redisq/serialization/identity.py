@@ -36,6 +36,7 @@ UNMARKED_META = frozenset(
         # entry point counts up in each process.
         "redisq_delay",
         "redisq_every",
+        "redisq_seen_ttl",
         "proxy",
         "_auth_proxy",
         "_hsid",
@@ -173,6 +174,12 @@ def of_next_time(before: bytes) -> bytes:
     """The identity of a request that comes again, by that of the time before: what its page asks
     for is new each time."""
     return _digest(b"again", before)
+
+
+def of_recurring(fingerprint: bytes) -> bytes:
+    """The identity by which a filtered request that comes again is known for the whole run,
+    however soon its fingerprint is forgotten."""
+    return _digest(b"every", fingerprint)
 
 
 def of_refused(request: Request) -> bytes:

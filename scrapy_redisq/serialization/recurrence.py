@@ -1,15 +1,18 @@
-"""When a finished request comes again: ``meta["redisq_every"]``; intervals as people write them.
+"""When a finished request comes again: ``meta["redisq_every"]``; when its URL may be asked for
+again: ``meta["redisq_seen_ttl"]``; intervals as people write them.
 
-The value is an interval, or a mapping of ``every``, ``min`` and ``max``. Then the interval adapts
+The first is an interval, or a mapping of ``every``, ``min`` and ``max``. Then the interval adapts
 to how often the page changes, and in an entry the mapping also holds what the last answer was known
 by.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Mapping
-from hashlib import blake2b
+from hashlib import blake2b, sha1
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -18,13 +21,16 @@ from scrapy.http import Response
 
 from scrapy_redisq.serialization.meta import MAX_DELAY
 
-EVERY_KEY = "redisq_every"
+EVERY_KEY, SEEN_TTL_KEY = "redisq_every", "redisq_seen_ttl"
 """In a request's meta."""
 
 INTERVAL_TAKES = 'seconds, or a number with s, m, h, d or w ("90s", "2h", "7d"), up to a year'
 
 SHORTEST = 1.0
 """Seconds between two times."""
+
+SHORTEST_SEEN_TTL = 60.0
+"""Seconds. A shorter one may have been meant in days, and requests often wait for longer."""
 
 RATE = 0.5
 """By which an adaptive interval grows, or comes closer to the least one, as in StormCrawler's
@@ -123,14 +129,30 @@ def seconds_of(value: Any) -> float:
     return float(seconds)
 
 
+def seen_ttl_of(value: Any) -> float:
+    """The seconds that ``meta["redisq_seen_ttl"]`` says. Raises ValueError with what it takes."""
+    return _at_least(SHORTEST_SEEN_TTL, value, f"meta[{SEEN_TTL_KEY!r}]")
+
+
+def of_period(known_by: bytes, ttl: float) -> bytes:
+    """A fingerprint or identity with the number of its period of ``ttl`` seconds, by this machine's
+    clock: another one each period. Periods of different ones begin at different times."""
+    begin = int.from_bytes(known_by[:4], "big") / 2**32
+    return sha1(b"%d " % math.floor(time.time() / ttl + begin) + known_by).digest()
+
+
 def _interval(value: Any, key: str) -> float:
     where = f"meta[{EVERY_KEY!r}]" + (f"[{key!r}]" if key else "")
+    return _at_least(SHORTEST, value, where)
+
+
+def _at_least(least: float, value: Any, where: str) -> float:
     try:
         seconds = seconds_of(value)
     except ValueError as error:
         raise ValueError(f"{where} = {error}") from None
-    if seconds < SHORTEST:
-        raise ValueError(f"{where} = {value!r:.100}: takes a second at least")
+    if seconds < least:
+        raise ValueError(f"{where} = {value!r:.100}: takes {least:g} seconds at least")
     return seconds
 
 

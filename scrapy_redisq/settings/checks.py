@@ -18,6 +18,7 @@ from scrapy_redisq.frontier.limits import (
     parse_rate,
 )
 from scrapy_redisq.frontier.lines import MOST_LINES
+from scrapy_redisq.serialization.recurrence import INTERVAL_TAKES, SHORTEST_SEEN_TTL, seconds_of
 
 T = TypeVar("T")
 
@@ -105,6 +106,13 @@ def whole_or_none(low: int, high: int) -> Check[int | None]:
         return None if value in (None, "None") else check.convert(value)
 
     return or_none
+
+
+@taking(f"0 (never), or from a minute on {INTERVAL_TAKES}")
+def seen_ttl(value: Any) -> float:
+    amount = seconds_of(value)
+    _require(amount == 0 or amount >= SHORTEST_SEEN_TTL)
+    return amount
 
 
 @taking("a share from 0 to 1 such as 0.8, or whole bytes, up to 1e15")

@@ -26,6 +26,7 @@ class CrawlSettings:
     resume = Setting(True, checks.boolean)
     run = Setting("", checks.run_pattern)
     keep_seen = Setting(False, checks.boolean)
+    seen_ttl = Setting(0.0, checks.seen_ttl)
     keep_alive = Setting(False, checks.boolean)
     feeds = Setting({}, checks.feeds)
     same_start = Setting(True, checks.boolean)

@@ -55,6 +55,9 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         meta_keys=settings.meta_keys,
     )
     dupefilter = make_dupefilter(crawler)
+    if settings.seen_ttl and not isinstance(dupefilter, RedisqDupeFilter):
+        takes = "0 with another DUPEFILTER_CLASS than BloomDupeFilter or ExactDupeFilter"
+        raise SettingError(RedisqSettings.seen_ttl.name, settings.seen_ttl, takes)
     # A dupefilter of this package works inside the exchange and is never asked itself.
     kind = dupefilter.kind if isinstance(dupefilter, RedisqDupeFilter) else None
     if not kind and (opening := dupefilter.open()):

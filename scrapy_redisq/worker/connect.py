@@ -117,6 +117,7 @@ class WorkerConnection:
             ),
             limits=settings.limits(),
             throttle=settings.throttle.to_text() if settings.throttle else "",
+            seen_ttl=settings.seen_ttl,
             rewind=settings.rewind,
             # A server that lost all it had, not the end of its log, has lost safe links.
             young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),

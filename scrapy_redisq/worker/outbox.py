@@ -26,17 +26,29 @@ from scrapy_redisq.frontier.seen import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in, with_back_offs
-from scrapy_redisq.serialization.identity import of_child, of_nowhere, of_refused
+from scrapy_redisq.serialization.identity import (
+    of_child,
+    of_nowhere,
+    of_recurring,
+    of_refused,
+)
 from scrapy_redisq.serialization.identity import of_start as identity_of_start
 from scrapy_redisq.serialization.meta import (
     DELAY_KEY,
+    MAX_DELAY,
     SESSION_KEY,
     delay_of,
     milliseconds,
     retry_times,
     without_delay,
 )
-from scrapy_redisq.serialization.recurrence import EVERY_KEY, Recurrence
+from scrapy_redisq.serialization.recurrence import (
+    EVERY_KEY,
+    SEEN_TTL_KEY,
+    Recurrence,
+    of_period,
+    seen_ttl_of,
+)
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -114,9 +126,10 @@ class Outbox:
         self._one_slot = settings.scheduling == "priority"
         self._in_progress = in_progress
         self._kept = kept
-        self._seen_cache = SeenCache()
+        self._seen_cache = SeenCache(ttl=settings.seen_ttl)
         self._explained: set[tuple[str, str]] = set()
-        self._warned_delay = self._warned_every = self._warned_shared = False
+        self._warned_delay = self._warned_shared = False
+        self._warned_of: set[str] = set()
         self._start = Output()
         self._own_start = secrets.token_bytes(16)
 
@@ -148,7 +161,7 @@ class Outbox:
             self._run_session.count("duplicates", 1)
             return self.duplicate(given)
         page = self._asking_page()
-        request, delay = self._delay(self._recurring(given), page)
+        request, delay = self._delay(self._looked_at(given), page)
         self._check_body(request)
         filtered = not (request.dont_filter or again)
         if self._foreign_filter is not None:
@@ -202,17 +215,23 @@ class Outbox:
             and identity_in(page.lease.entry) is not None
         )
 
-    def _recurring(self, request: Request) -> Request:
-        """The request, once it is looked at when it comes again."""
-        try:
-            if EVERY_KEY in request.meta:
-                Recurrence.of(request.meta[EVERY_KEY])
-        except ValueError as error:
-            self._stats.inc_value("redisq/bad_every")
-            if not self._warned_every:
-                logger.error("%s does not come again: %s (more are only counted)", request, error)
-            self._warned_every = True
-            return request.replace(meta={k: v for k, v in request.meta.items() if k != EVERY_KEY})
+    def _looked_at(self, request: Request) -> Request:
+        """The request, without intervals in its meta that cannot be."""
+        for key, check, stat, what in (
+            (EVERY_KEY, Recurrence.of, "redisq/bad_every", "does not come again"),
+            (SEEN_TTL_KEY, seen_ttl_of, "redisq/bad_seen_ttl", "is filtered as others are"),
+        ):
+            if key not in request.meta:
+                continue
+            try:
+                check(request.meta[key])
+            except ValueError as error:
+                self._stats.inc_value(stat)
+                if key not in self._warned_of:
+                    logger.error("%s %s: %s (more are only counted)", request, what, error)
+                self._warned_of.add(key)
+                meta = {name: value for name, value in request.meta.items() if name != key}
+                request = request.replace(meta=meta)
         return request
 
     def _telling_url(self, request: Request) -> str:
@@ -222,7 +241,7 @@ class Outbox:
             and not request.dont_filter
             and request.method == "GET"
             and not request.body
-            and request.meta.keys().isdisjoint(("verbatim_url", SESSION_KEY))
+            and request.meta.keys().isdisjoint(("verbatim_url", SESSION_KEY, SEEN_TTL_KEY))
         )
         # Fingerprints leave the fragment out, and real pages link to many.
         return request.url.partition("#")[0] if tells else ""
@@ -250,11 +269,17 @@ class Outbox:
         """Find what it is known by: its fingerprint if it is filtered, else its identity."""
         encode, own = self._run_session.seen.encode, one.own
         if one.filtered:
-            one.fingerprint = encode(own)
+            known_by = own
             if one.of_start and self._settings.keep_seen:
                 # Start requests are fetched once in each run, whatever earlier runs have seen.
-                of_run = sha1(self._run_session.joined.run.encode() + own).digest()
-                one.fingerprint, one.also = encode(of_run), one.fingerprint
+                known_by = sha1(self._run_session.joined.run.encode() + own).digest()
+            if SEEN_TTL_KEY in one.request.meta:
+                known_by = of_period(known_by, seen_ttl_of(one.request.meta[SEEN_TTL_KEY]))
+            one.fingerprint = encode(known_by)
+            if known_by != own:
+                one.also = encode(own)
+            if EVERY_KEY in one.request.meta:
+                one.asked, one.identity = calls.STARTS, of_recurring(own)
         elif one.of_start:
             alone = b"" if self._settings.same_start else self._own_start
             one.asked = calls.STARTS
@@ -267,9 +292,20 @@ class Outbox:
             one.asked, one.identity = calls.RECENT, one.fed or of_nowhere(own, one.request)
         else:
             parent = self._in_progress.identity_of_page(one.page)
+            if ttl := self._seen_ttl(one.page):
+                # What a page asks for is new each time that its URL may be fetched again.
+                parent = of_period(parent, ttl)
             retries, repeats = retry_times(one.page.request.meta), one.page.output.repeats
             one.asked = calls.RECENT
             one.identity = of_child(parent, own, one.request, repeats, retries=retries)
+
+    def _seen_ttl(self, page: Page) -> float:
+        """Seconds from which on the request of a page may be fetched again; 0: never."""
+        ttl = self._settings.seen_ttl
+        if SEEN_TTL_KEY in page.request.meta:
+            with contextlib.suppress(ValueError):  # callbacks change meta
+                ttl = min(ttl or MAX_DELAY, seen_ttl_of(page.request.meta[SEEN_TTL_KEY]))
+        return ttl
 
     def _send(self, one: _Asked, url: str) -> bool:
         """Have it sent to Redis, or keep it here. ``url``: later links to it are duplicates."""
@@ -278,7 +314,7 @@ class Outbox:
             for name in every.headers:  # of the page that was redirected, and not of this one
                 one.request.headers.pop(name, None)
         self._identify(one)
-        holder, identity = one.holder, one.identity
+        holder, identity = one.holder, None if one.filtered else one.identity
         session = one.request.meta.get(SESSION_KEY)
         page_session = one.page.request.meta.get(SESSION_KEY) if one.page is not None else None
         if session is not None and session == page_session:
@@ -299,7 +335,7 @@ class Outbox:
             one.fingerprint,
             delay=milliseconds(one.delay),
             also=one.also,
-            identity=identity,
+            identity=one.identity,
             asked=one.asked,
             page=holder.lease.id if holder is not None and stands else None,
             tag=one.given,

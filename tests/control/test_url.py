@@ -122,6 +122,30 @@ def test_forget(frontier: Frontier, member: Make) -> None:
     assert frontier.url(URL)["seen"] is False
 
 
+def test_pushed_with_a_ttl(
+    frontier: Frontier, member: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its URL is new once a period, and seen for all that say no TTL. What comes again is pushed
+    once, whatever the dupefilter forgets. A TTL that is none is refused."""
+    worker = member(seen_ttl=3_600.0)
+    now = 1_700_000_000.0
+    monkeypatch.setattr("scrapy_redisq.serialization.recurrence.time.time", lambda: now)
+    aging = {"url": URL, "meta": {"redisq_seen_ttl": "10m"}}
+    assert frontier.push([aging, aging, URL]).accepted == 1
+    assert frontier.url(URL)["seen"]
+    accepted = []
+    for _ in range(4):
+        now += 300
+        accepted.append(frontier.push([aging]).accepted)
+    assert accepted in ([1, 0, 1, 0], [0, 1, 0, 1])
+    assert frontier.push([f"{URL}0"], every="1d").accepted == 1
+    worker.client.hincrby("redisq:{books:0}:meta", "behind", 8_000_000_000)
+    assert frontier.push([f"{URL}0"], every="1d").accepted == 0
+    assert frontier.push([URL]).accepted == 1
+    (error,) = frontier.push([{**aging, "meta": {"redisq_seen_ttl": 0}}]).errors
+    assert "redisq_seen_ttl" in error[1]
+
+
 def test_fetch_again(frontier: Frontier, member: Make) -> None:
     """What waits is left alone, a dead letter is requeued, what was done is pushed once more."""
     worker = member()

@@ -88,10 +88,12 @@ def test_constructing_does_not_connect(kind: type[RedisqDupeFilter]) -> None:
         dupefilter.open()
 
 
-def test_wrong_setting() -> None:
-    """A setting that cannot be is named when the filter is opened."""
-    dupefilter = build(BloomDupeFilter, "redis://127.0.0.1:1/0", REDISQ_DUPEFILTER_ERROR_RATE=2)
-    with pytest.raises(SettingError, match="REDISQ_DUPEFILTER_ERROR_RATE"):
+@pytest.mark.parametrize("wrong", [{"DUPEFILTER_ERROR_RATE": 2}, {"SEEN_TTL": "7d"}])
+def test_wrong_setting(wrong: dict[str, Any]) -> None:
+    """What cannot be, here or at all, is named when the filter is opened."""
+    ((name, value),) = wrong.items()
+    dupefilter = build(BloomDupeFilter, "redis://127.0.0.1:1/0", **{f"REDISQ_{name}": value})
+    with pytest.raises(SettingError, match=f"REDISQ_{name}"):
         dupefilter.open()
 
 

@@ -12,9 +12,9 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.recurrence import Answer as Known
-from scrapy_redisq.serialization.recurrence import Recurrence, seconds_of
+from scrapy_redisq.serialization.recurrence import Recurrence, of_period, seconds_of, seen_ttl_of
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run
+from tests.harness.crawl import Run, constants
 
 CONDITIONS = {"if-none-match", "if-modified-since"}
 
@@ -56,6 +56,32 @@ class TestIntervals:
         for _ in range(9):
             one = one.after(Known(b""))
         assert (one.every, one.known) == (8 * 3_600, first)
+
+
+class TestSeenTtl:
+    @pytest.mark.parametrize(
+        "value", ["7x", 0, 59, "0.9m", -60, True, None, float("nan"), "2y", []]
+    )
+    def test_bad_values(self, value: Any) -> None:
+        """The error names the key."""
+        with pytest.raises(ValueError, match="redisq_seen_ttl"):
+            seen_ttl_of(value)
+
+    def test_periods(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A request is another one each period, and periods begin at different times."""
+        now = 1_000_000.0
+        monkeypatch.setattr("time.time", lambda: now)
+        keys = [bytes([n] * 20) for n in range(0, 256, 4)]
+        ends = set()
+        for key in keys:
+            seen = set()
+            for second in range(100):
+                now = 1_000_000.0 + second
+                if of_period(key, 50) not in seen:
+                    ends.add(second % 50)
+                seen.add(of_period(key, 50))
+            assert len(seen) in (2, 3)
+        assert len(ends) > 40
 
 
 def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redisq) -> None:
@@ -161,6 +187,31 @@ def test_what_is_asked_on_condition(redis_server: RedisServer, crawl: Run) -> No
         wait_until(lambda: site.counts()["/new"] >= 2 <= site.counts()["/broken"], 30, "pages")
     asked = {hit.path for hit in site.hits if hit.headers.keys() & CONDITIONS}
     assert asked == {"/moved"}
+
+
+def test_seen_for_a_while(redis_server: RedisServer, crawl: Run) -> None:
+    """A link is followed again when its TTL is over and not before. So is what its page asks for
+    unfiltered. A request that comes again does so once. A bad TTL is told, and loses no request."""
+    places = ("settings.checks", "serialization.recurrence")
+    short = {f"scrapy_redisq.{place}.SHORTEST_SEEN_TTL": 1.0 for place in places}
+    settings = {"REDISQ_SEEN_TTL": "1s", **constants(short)}
+    with (
+        Site(lambda path: "") as site,
+        Frontier.from_url(redis_server.url, "aging") as frontier,
+    ):
+        frontier.push([f"{site.url}/hub"], every=1)
+        worker = crawl("aging", site, settings=settings)
+        leaves = ("/leaf", "/soon", "/bad", "/picture-leaf", "/picture-soon")
+        wait_until(lambda: all(site.counts()[path] >= 2 for path in leaves), 30, "leaves")
+        worker.terminate()
+        worker.wait()
+    at = [hit.at for hit in site.hits if hit.path == "/leaf"]
+    assert min(b - a for a, b in itertools.pairwise(at)) > 0.9
+    assert site.counts()["/picture-leaf"] <= site.counts()["/leaf"]
+    assert site.counts()["/again"] <= site.counts()["/hub"]
+    assert worker.log.count("'7x': takes seconds") == 1
+    assert worker.stats["redisq/bad_seen_ttl"] >= 2
+    assert "Traceback" not in worker.log
 
 
 def test_what_is_no_request(redis_server: RedisServer) -> None:

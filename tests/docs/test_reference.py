@@ -11,7 +11,7 @@ import scrapy_redisq
 from scrapy_redisq.control.frontier_status import SINK_COUNTS
 from scrapy_redisq.serialization.identity import ID_KEY
 from scrapy_redisq.serialization.meta import DELAY_KEY, SESSION_KEY
-from scrapy_redisq.serialization.recurrence import EVERY_KEY
+from scrapy_redisq.serialization.recurrence import EVERY_KEY, SEEN_TTL_KEY
 
 PACKAGE = Path(scrapy_redisq.__file__).parent
 REFERENCE = PACKAGE.parent / "docs/reference"
@@ -46,7 +46,7 @@ def test_stats() -> None:
 def test_meta_keys() -> None:
     """meta.md has the keys that are this package's own."""
     named = re.findall(r"^\| `(redisq_\w+)`", (REFERENCE / "meta.md").read_text("utf-8"), re.M)
-    assert named == [DELAY_KEY, EVERY_KEY, SESSION_KEY, ID_KEY]
+    assert named == [DELAY_KEY, EVERY_KEY, SEEN_TTL_KEY, SESSION_KEY, ID_KEY]
 
 
 def test_errors() -> None:

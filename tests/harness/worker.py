@@ -93,6 +93,7 @@ class Worker:
         suspect_from: int = NEVER_SUSPECT,
         max_deliveries: int = NEVER_SUSPECT,
         throttle: str = "",
+        seen_ttl: float = 0.0,
     ) -> None:
         self.client = client
         self.name = name
@@ -102,6 +103,7 @@ class Worker:
         self.since, _ = self.do(runs.first_look(name, time.monotonic() - age, config))
         self.limits = limits
         self.throttle = throttle
+        self.seen_ttl = seen_ttl
         self.holding: dict[str, tuple[ShardSession, Lease]] = {}
         self.links: dict[str, list[Enqueue]] = {}
         self.rejoins = 0
@@ -131,7 +133,9 @@ class Worker:
         """Join under a new id; with ``former`` only into the run, and the shards, of these."""
         self.id = f"worker-{next(_numbers):06}"  # later ones sort after earlier ones
         info = {"host": "here", "pid": 1, "spider": "books"}
-        registration = calls.Registration(self.id, self.ttl, info, self.limits, self.throttle)
+        registration = calls.Registration(
+            self.id, self.ttl, info, self.limits, self.throttle, self.seen_ttl
+        )
         newcomer = runs.Newcomer(registration, self.config, self.terms, self.since)
         if former:
             joined = self.joined

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -15,10 +16,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lab.servers import RedisServer
+from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.bitmap_layout import Layer, bitmap_layers, blocked_bloom_error
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.scripts import raw_string, source
-from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.frontier.scripts import execute, raw_string, source
+from scrapy_redisq.frontier.seen import (
+    SeenCache,
+    SeenFilter,
+    SeenStatus,
+    probe,
+    seen_filter,
+)
+from tests.harness.model import read_shard
+from tests.harness.worker import EXACT, NAME, Clock, Worker, fingerprint_of
 
 META = "redisq:{books:0}:meta"
 BASE = "redisq:{books:0}:seen:3"
@@ -320,6 +330,140 @@ def test_exact_at_the_ends(redis_server: RedisServer) -> None:
         assert seen.add_encoded(encoded) == [1] * len(numbers)
         seen.add(range(5000))
         assert seen.add_encoded(encoded) == [0] * len(numbers)
+
+
+# --- generations -------------------------------------------------------------------------------
+
+TTL = 100.0
+KEEP_SEEN = calls.RunTerms(keep_seen=True)
+
+
+def wait(client: redis.Redis, seconds: float) -> None:
+    """Move the frontier's clock on."""
+    client.hincrby(META, "behind", int(seconds * 1e6))
+
+
+def is_new(worker: Worker, *urls: str, **options: Any) -> bool:
+    return len(worker.send(urls, **options).accepted) == len(urls)
+
+
+def sweep(client: redis.Redis, backend: str) -> set[str]:
+    """Delete what nobody asks any more; -> the generations that are left."""
+    left: str | None = backend
+    while left:
+        left = execute(client, calls.sweep(NAME, 0, left))
+    return read_shard(client, NAME, 0).generations
+
+
+def known(client: redis.Redis, worker: Worker, url: str) -> bool | None:
+    ask_it = admin.ask_seen(NAME, 0, worker.joined.run, fingerprint_of(url), worker.seen)
+    return execute(client, ask_it).seen
+
+
+@backends
+def test_from_one_to_two_ttls(client: redis.Redis, backend: str) -> None:
+    """A URL is a duplicate for one TTL and no longer than two, however often and how seldom it is
+    asked for; there are never more than two generations."""
+    make(client, backend)
+    kind = "exact" if backend == "exact" else "bloom"
+    config = FrontierConfig(dupefilter=kind, backend=backend, capacity=1_000)
+    worker = Worker(client, NAME, config, seen_ttl=TTL)
+    chance, now, accepted = random.Random(backend), 0.0, dict[str, float]()
+    for _ in range(120):
+        pause = chance.choice([0.0, 1.0, 10.0, 10.0, 40.0, 250.0])
+        wait(client, pause)
+        now += pause
+        urls = [f"{chance.randrange(20)}" for _ in range(chance.choice([1, 5, 20]))]
+        new = [one.entry.decode() for one in worker.send(urls).accepted]
+        for url in {*urls}:
+            age = now - accepted.get(url, -math.inf)
+            assert age > TTL - 1 if url in new else age < 2 * TTL + 1
+        accepted |= dict.fromkeys(new, now)
+        assert len(new) == len({*new})
+        assert len(sweep(client, backend)) <= 2
+        assert client.llen(f"{META[:-4]}trash") == 0
+    assert execute(client, admin.seen_status(NAME, 0, worker.seen)).count >= 1
+
+
+def test_a_link_that_is_met_all_the_time(client: redis.Redis) -> None:
+    """That it is a duplicate makes it no younger. A request that comes again is known for the whole
+    run, and a link to it is not."""
+    worker = Worker(client, NAME, EXACT, seen_ttl=TTL)
+    comes_again = {"identity": b"x" * 16, "asked": calls.STARTS}
+    assert is_new(worker, "a")
+    assert is_new(worker, "b", **comes_again)
+    found = []
+    for _ in range(19):
+        wait(client, 10)
+        found.append(is_new(worker, "a"))
+    assert not any(found[:9])
+    wait(client, 2 * TTL)
+    assert not worker.send(["b"], **comes_again).accepted
+    assert not worker.send(["b"]).accepted
+    wait(client, 2 * TTL)
+    assert is_new(worker, "b")
+
+
+def end(worker: Worker) -> None:
+    """Finish all that there is; the run is complete then."""
+    for lease in worker.claim(100):
+        worker.finish(lease)
+    worker.exchange()
+    assert worker.leave()
+
+
+def test_runs_and_other_ttls(client: redis.Redis) -> None:
+    """A run with KEEP_SEEN goes on with both generations and their time; any other throws them
+    away. With another TTL all that is known counts from then on; without one it is known for
+    good. What can be asked and forgotten is in either generation."""
+    first = Worker(client, NAME, EXACT, seen_ttl=TTL)
+    assert is_new(first, "old")
+    wait(client, 0.9 * TTL)
+    assert is_new(first, "new")
+    wait(client, 0.2 * TTL)
+    assert is_new(first, "newer")
+    end(first)
+    second = Worker(client, NAME, EXACT, terms=KEEP_SEEN, seen_ttl=TTL)
+    assert second.joined.new
+    assert not second.send(["old", "new", "newer"]).accepted
+    assert execute(client, admin.seen_status(NAME, 0, second.seen)).count == 3
+    for url in ("old", "newer"):
+        assert known(client, second, url)
+        run = second.joined.run
+        assert execute(
+            client, admin.forget_seen(NAME, 0, run, second.seen.encode(fingerprint_of(url)))
+        )
+        assert not known(client, second, url)
+    wait(client, TTL)
+    assert is_new(second, "new")
+    Worker(client, NAME, EXACT, seen_ttl=2 * TTL)
+    wait(client, 1.9 * TTL)
+    assert not is_new(second, "new")
+    Worker(client, NAME, EXACT)
+    wait(client, 100 * TTL)
+    assert not is_new(second, "new")
+    client.zremrangebyrank(f"{META[:-4]}workers", 0, -1)
+    client.hset(f"{META[:-4]}counts", "starting", 0)
+    third = Worker(client, NAME, EXACT, seen_ttl=TTL)
+    end(third)
+    fourth = Worker(client, NAME, EXACT)
+    assert fourth.joined.trash == 3
+    assert sweep(client, "exact") == set()
+    assert client.hmget(META, "older", "rotates", "seen_ttl") == [None] * 3
+
+
+def test_the_memory_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It forgets in a tenth of the TTL, also what it is asked about all the time."""
+    clock = Clock()
+    monkeypatch.setattr("scrapy_redisq.frontier.seen.time", clock)
+    with_ttl, without = SeenCache(ttl=TTL), SeenCache()
+    for cache in (with_ttl, without):
+        cache.add("a")
+        assert "a" in cache
+    for _ in range(4):
+        clock.ahead += TTL / 30
+    assert "a" not in with_ttl
+    assert "a" in without
 
 
 # --- which backend -----------------------------------------------------------------------------

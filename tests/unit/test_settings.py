@@ -32,6 +32,10 @@ WRONG: list[tuple[str, Any]] = [
     ("REDISQ_DUPEFILTER_ERROR_RATE", "nan"),
     ("REDISQ_RESUME", "maybe"),
     ("REDISQ_LEASE_TTL", True),
+    ("REDISQ_SEEN_TTL", "7x"),
+    ("REDISQ_SEEN_TTL", 7),
+    ("REDISQ_SEEN_TTL", True),
+    ("REDISQ_SEEN_TTL", "-1d"),
     ("REDISQ_MAX_LEASES", 1.5),
     ("REDISQ_MAX_ENTRY_BYTES", "1M"),
     ("REDISQ_RETRY_DELAYS", "linear"),
@@ -87,6 +91,7 @@ def test_text_from_the_command_line() -> None:
             "REDISQ_MAX_LEASES": "7",
             "REDISQ_RESUME": "False",
             "REDISQ_KEEP_SEEN": "1",
+            "REDISQ_SEEN_TTL": "7d",
             "REDISQ_RETRY_DELAYS": "[1, 10, 60]",
             "REDISQ_REQUEST_CLASSES": "shop.requests.Rendered, shop.requests.Api",
             "REDISQ_META_KEYS": '["playwright_page_methods", "impersonate_args"]',
@@ -94,6 +99,7 @@ def test_text_from_the_command_line() -> None:
     )
     assert (settings.lease_ttl, settings.max_leases) == (5.0, 7)
     assert (settings.resume, settings.keep_seen) == (False, True)
+    assert settings.seen_ttl == 604_800
     assert settings.retry_delays == (1, 10, 60)
     assert RedisqSettings.read({"REDISQ_RETRY_DELAYS": 5}).retry_delays == (5,)
     assert settings.meta_keys == ("playwright_page_methods", "impersonate_args")

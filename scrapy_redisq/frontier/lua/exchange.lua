@@ -42,8 +42,8 @@
 local worker, NONE = input.worker, {}
 
 -- 1. guard
-local meta = fields_of(META, 'run', 'order', 'generation', 'state', 'limited', 'budgets', 'throttle',
-  'stuck', 'sign', 'patient', 'retry', 'sealed', 'sampled', 'paused', 'corrupt')
+local meta = fields_of(META, 'run', 'order', 'generation', 'older', 'rotates', 'state', 'limited',
+  'budgets', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed', 'sampled', 'paused', 'corrupt')
 if meta.run ~= input.run then return {'lost'} end
 if meta.corrupt then corrupt(meta.corrupt) end
 if not meta.generation then corrupt(META) end

@@ -8,8 +8,8 @@
 -- Retry    safe: what was added is found to be a duplicate
 -- Include  shared/counts shared/queues shared/workers shared/enqueue
 
-local meta = fields_of(META, 'run', 'order', 'generation', 'state', 'sealed', 'corrupt',
-  'budgets')
+local meta = fields_of(META, 'run', 'order', 'generation', 'older', 'rotates', 'state', 'sealed',
+  'corrupt', 'budgets')
 if meta.run ~= input.run or meta.state ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
 if meta.corrupt then corrupt(meta.corrupt) end
 if meta.sealed then return cmsgpack.pack({status = 'sealed'}) end

@@ -23,10 +23,7 @@ if meta.state and not resets then
 end
 if meta.state and (input.all or not resets) then begin_reset(meta) end
 if input.all then
-  if meta.generation then
-    redis.call('HDEL', META, 'generation')
-    throw_away(meta['config:backend'], meta.generation)
-  end
+  throw_away_seen(meta)
   redis.call('UNLINK', DEAD, LETTERS, ENDED, seen_base('recent:0'), seen_base('recent:1'))
 end
 if input.mark then return {'marked', integer(NOW)} end

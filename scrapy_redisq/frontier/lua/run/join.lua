@@ -9,7 +9,8 @@
 --          config {name = text}, any_shards (another number of them is taken as it is), worker (''
 --          for a producer), info {field, value...} (of the worker), ttl (us), limits {pattern =
 --          text...} (see shared/slots/state.lua; false: those that are there stay), throttle (text
---          of AutoThrottle's terms, or ''), release, settings (what a worker runs, or '');
+--          of AutoThrottle's terms, or ''), seen_ttl (us, 0: none; that of the last worker counts),
+--          release, settings (what a worker runs, or '');
 --          crawl: name, resume, keep_alive (REDISQ_RUN or '', and so on), max_pending, max_memory
 --          (numbers as texts, or ''), since (us by run/server.lua: when the worker was started),
 --          lost (us: when a young run began that other shards have, which this one has lost if its
@@ -211,13 +212,16 @@ local function begin_run()
   if meta.run then throw_away_starts(meta.run) end
   if not keeps_seen then
     redis.call('UNLINK', DEAD, LETTERS)
-    if meta.generation then throw_away(meta['config:backend'], meta.generation) end
+    throw_away_seen(meta)
   end
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run, 'sign', integer(NOW),
     'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1, lost + 1)))
   for _, field in ipairs({'limited', 'budgets', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
       'max_memory', 'paused'}) do
+    keep(field, meta[field])
+  end
+  for _, field in ipairs(keeps_seen and {'older', 'seen_ttl', 'rotates'} or {}) do
     keep(field, meta[field])
   end
   -- Without workers it may have gone back since the last sign of life.
@@ -296,7 +300,12 @@ end
 
 if input.worker ~= '' then
   ms_until_dead(resumes and meta.sign, resumes and meta.patient)
-  local key = worker_key(input.worker)
+  local key, ttl = worker_key(input.worker), input.seen_ttl
+  -- What was recorded until now counts from now on.
+  if ttl ~= number_of(redis.call('HGET', META, 'seen_ttl')) then
+    keep('seen_ttl', ttl > 0 and integer(ttl))
+    keep('rotates', ttl > 0 and integer(NOW + ttl))
+  end
   -- When this arrives once more, and late, the worker may have exchanged already.
   redis.call('HSETNX', key, 'seq', 0)
   redis.call('HSET', key, 'ttl', input.ttl, 'since', integer(NOW), 'release', input.release,

@@ -1,7 +1,49 @@
 -- Takes in requests, unless they are duplicates.
 --
--- Include  shared/counts shared/queues shared/dead shared/slots/state
+-- Include  shared/counts shared/queues shared/dead shared/slots/state shared/run_state
 --          exact_set=shared/seen/exact dupefilter=shared/seen/BACKEND
+
+-- Fingerprints.
+
+-- With REDISQ_SEEN_TTL the dupefilter has two generations, of which the older one is only asked. A
+-- generation is rotated when a TTL has passed since its begin, and thrown away a TTL later. So a
+-- fingerprint is known for at least one TTL, and for less than two.
+local function rotate(meta)
+  local due = tonumber(meta.rotates)
+  if not due or NOW < due then return end
+  local stored = fields_of(META, 'seen_ttl', 'config:backend')
+  local backend, ttl = stored['config:backend'], tonumber(stored.seen_ttl) or corrupt(META)
+  if meta.older then throw_away(backend, meta.older) end
+  -- Nothing has been recorded since it was due.
+  meta.older, due = meta.generation, due + ttl
+  if NOW >= due then
+    throw_away(backend, meta.older)
+    meta.older, due = nil, NOW + ttl
+    redis.call('HDEL', META, 'older')
+  else
+    redis.call('HSET', META, 'older', meta.older)
+  end
+  meta.generation = meta.run .. '.' .. integer(NOW)
+  redis.call('HSET', META, 'generation', meta.generation, 'rotates', integer(due))
+end
+
+-- Records fingerprints: an array of 1 (it is new) or 0. What the older generation has is not
+-- recorded again, or a URL that is met all the time would never be forgotten.
+local function add_seen(filter, meta, fingerprints)
+  local base = seen_base(meta.generation)
+  if not meta.older then return filter.add(base, input.seen, fingerprints) end
+  local known, asked, of = filter.has(seen_base(meta.older), input.seen, fingerprints), {}, {}
+  local answers = {}
+  for i, fingerprint in ipairs(fingerprints) do
+    answers[i] = 0
+    if known[i] == 0 then
+      asked[#asked + 1] = fingerprint
+      of[#asked] = i
+    end
+  end
+  for i, new in ipairs(filter.add(base, input.seen, asked)) do answers[of[i]] = new end
+  return answers
+end
 
 -- Identities, which unfiltered requests have in the place of a fingerprint.
 
@@ -34,23 +76,29 @@ local function ask_if_new(meta)
   local FINGERPRINT, ASKED, IDENTITY = 3, 5, 6
   -- Identities or fingerprints by set, and `of` which request each is.
   local starts, recent, seen, answers = {of = {}}, {of = {}}, {of = {}}, {}
-  for i, item in ipairs(input.enqueue) do
-    local asked = item[FINGERPRINT] and seen or item[ASKED] == 1 and starts
-      or item[ASKED] == 2 and recent
-    answers[i] = 1
-    if asked then
-      asked[#asked + 1] = item[FINGERPRINT] or item[IDENTITY]
-      asked.of[#asked] = i
-    end
+  local function ask(asked, known_by, i)
+    asked[#asked + 1] = known_by
+    asked.of[#asked] = i
   end
   local function answer(asked, new)
     for i, number in ipairs(asked.of) do answers[number] = new[i] end
   end
+  local has_identities = false
+  for i, item in ipairs(input.enqueue) do
+    answers[i] = 1
+    has_identities = has_identities or item[ASKED]
+    if item[FINGERPRINT] then ask(seen, item[FINGERPRINT], i) end
+  end
   -- The dupefilter first: if it takes no more, nothing has been recorded in the sets.
   if #seen > 0 or input.also then
-    local add, base = dupefilter().add, seen_base(meta.generation)
-    if input.also then add(base, input.seen, input.also) end
-    answer(seen, add(base, input.seen, seen))
+    rotate(meta)
+    local filter = dupefilter()
+    if input.also then add_seen(filter, meta, input.also) end
+    answer(seen, add_seen(filter, meta, seen))
+  end
+  for i, item in ipairs(has_identities and input.enqueue or {}) do
+    local asked = answers[i] == 1 and (item[ASKED] == 1 and starts or item[ASKED] == 2 and recent)
+    if asked then ask(asked, item[IDENTITY], i) end
   end
   if #starts > 0 then answer(starts, new_starts(meta.run, starts)) end
   if #recent > 0 then answer(recent, new_recent(recent)) end
@@ -58,10 +106,10 @@ local function ask_if_new(meta)
 end
 
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
--- entry, fingerprint or false, delay in ms, and where it is known by something else than its
--- fingerprint: 1 to ask new_starts() about its identity, 2 new_recent(); its identity}...},
--- input.also fingerprints that are only recorded. `meta` has run, generation, order and budgets. A
--- request that is over the budget of its slot becomes a dead letter.
+-- entry, fingerprint or false, delay in ms, and where it has an identity to be asked about (too,
+-- if its fingerprint is new): 1 to ask new_starts(), 2 new_recent(); its identity}...},
+-- input.also fingerprints that are only recorded. `meta` has run, generation, older, rotates,
+-- order and budgets. A request that is over the budget of its slot becomes a dead letter.
 -- -> a string of one character each: '1' it was new, '0' a duplicate
 local function enqueue(meta)
   local queues, entries, known = input.queues or {}, {}, 0

@@ -8,7 +8,9 @@
 --   meta            hash    format, the shared configuration, and the run: its id, name, state
 --                           (open, complete or resetting), seeded (some worker has added all its
 --                           start requests), began, left (when the last worker went), ended (us),
---                           generation of its dupefilter, inherits, keep_alive, keep_seen,
+--                           generation of its dupefilter, the older one, seen_ttl (us) and
+--                           rotates (us, when the generation does) with REDISQ_SEEN_TTL,
+--                           inherits, keep_alive, keep_seen,
 --                           max_pending and max_memory (of workers), shards (that former runs had),
 --                           sealed and visited (see shared/run_state.lua), begun:J (on shard 0:
 --                           shard J has begun the run for good), sign and patient (see
@@ -52,9 +54,10 @@
 --   robots          hash    host -> "text" .. its robots.txt, compressed, or "lock"
 --   robots_until    zset    host -> when that expires (microseconds)
 --   reaped          string  exists for a second after a reap
---   seen:RUN...     varies  the dupefilter; RUN, its generation, is the run that began it, or
---                           "alone" of one without this scheduler. seen:RUN.starts... has the
---                           identities of the run's start requests, see new_starts()
+--   seen:RUN...     varies  the dupefilter; RUN, its generation, is the run that began it (and
+--                           RUN.TIME one that was rotated, see rotate()), or "alone" of one
+--                           without this scheduler. seen:RUN.starts... has the identities of the
+--                           run's start requests, see new_starts()
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
 --   post            zset    id of a post -> when any worker may take it (us), see shared/post.lua
 --   posted          hash    id of a post -> what it is: links to other shards

@@ -20,6 +20,14 @@ end
 -- Deleted bit by bit by seen/sweep.lua; `base` is what stands behind "seen:".
 local function throw_away(backend, base) redis.call('RPUSH', TRASH, backend .. ' ' .. base) end
 
+-- Both generations of the dupefilter. A field of `meta` goes first, as in begin_reset().
+local function throw_away_seen(meta)
+  redis.call('HDEL', META, 'generation', 'older')
+  for _, generation in ipairs({meta.generation, meta.older}) do
+    throw_away(meta['config:backend'], generation)
+  end
+end
+
 -- The exact set of a run's start requests, beside the dupefilter.
 local function throw_away_starts(run)
   local base = run .. '.starts'

@@ -45,6 +45,26 @@ class OnSite(Follow):
         raise ValueError("broken")
 
 
+class Aging(Follow):
+    """Each page that is no leaf asks for leaves that may be fetched again, and for one that comes
+    again; each leaf for its picture, unfiltered."""
+
+    name = "aging"
+    first = ""
+
+    def parse(self, response):
+        yield response.follow("/leaf", self.parse_leaf)
+        yield response.follow("/soon", self.parse_leaf, meta={"redisq_seen_ttl": "1s"})
+        yield response.follow("/bad", self.parse_leaf, meta={"redisq_seen_ttl": "7x"})
+        yield response.follow("/again", self.parse_leaf, meta={"redisq_every": 1})
+
+    def parse_leaf(self, response):
+        if response.url.endswith(("/leaf", "/soon")):
+            yield response.follow(
+                "/picture-" + response.url[-4:], self.parse_leaf, dont_filter=True
+            )
+
+
 class Later(Follow):
     """Asks for the page ``last``, as a start request like any other, when the first was parsed."""
 
