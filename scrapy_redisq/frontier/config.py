@@ -41,6 +41,7 @@ class FrontierConfig(msgspec.Struct, frozen=True):
     ``error_rate`` concerns Bloom filters only. ``spider`` may be "" for producers. ``arguments``
     are the spider's: a digest, a space, and the words that people are shown; "" for producers, and
     for workers whose arguments are not compared.
+    ``limits_name``: crawls that have the same one share their slots' limits; "": none do.
     ``spread``: the shards are on several servers. ``any_shards`` is not stored: a run that has
     another number of shards is taken as it is.
     """
@@ -56,6 +57,7 @@ class FrontierConfig(msgspec.Struct, frozen=True):
     fingerprinter: str = "scrapy.utils.request.RequestFingerprinter"
     spider: str = ""
     arguments: str = ""
+    limits_name: str = ""
     any_shards: bool = False
 
     @property
@@ -120,5 +122,6 @@ SETTING_OF = {
     "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",
     "spider": "the spider",
     "arguments": "-a",
+    "limits_name": "REDISQ_LIMITS_NAME",
 }
 """The setting behind each field, for messages."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from scrapy_redisq.frontier.names import wake_channel
+from scrapy_redisq.frontier.names import limits_channel, wake_channel
 
 if TYPE_CHECKING:
     from scrapy_redisq.frontier.run_session import RunSession
@@ -52,6 +52,8 @@ async def listen(run_session: RunSession) -> None:
 async def _listen(run_session: RunSession) -> None:
     name = run_session.terms.name
     channels = {wake_channel(name, each.shard): each for each in run_session.sessions}
+    if limits_name := run_session.joined.config.limits_name:
+        channels[limits_channel(limits_name)] = run_session.sessions[0]
     async with run_session.client.pubsub(ignore_subscribe_messages=True) as pubsub:
         await pubsub.subscribe(*channels)
         _set_listening(run_session, True)

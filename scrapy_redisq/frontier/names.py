@@ -28,6 +28,11 @@ def wake_channel(name: str, shard: int) -> str:
     return key_prefix(name, shard) + "wake"
 
 
+def limits_channel(name: str) -> str:
+    """Where workers of all crawls that share the limits called ``name`` hear of slots."""
+    return f"redisq:limits:{{{name}}}:wake"
+
+
 def name_in(meta: str) -> str | None:
     """The name in the meta key of a first shard; None if it is no such key."""
     found = re.fullmatch(r"redisq:\{([^{}]+):0\}:meta", meta)

@@ -98,8 +98,10 @@ def source(file: str, backend: str = "", body: str = "") -> str:
             add(needed)
         texts[included] = f"local function {function}()\n{text}end\n" if function else text
 
-    guard = (folder / "shared/guard.lua").read_text("utf-8")
-    texts["shared/guard"] = f"{guard}\nlocal function script()"
+    add("shared/guard")
+    add("shared/texts")
+    # Lua allows 200 local names in a function, and the longest script has almost as many.
+    texts["shared/texts"] += "\nlocal function script()"
     for name in (*ALWAYS, file):
         add(name)
     writes = "true" if WRITES.search(texts[file]) else "false"

@@ -60,6 +60,7 @@ class SlotSettings:
     slot_rate = Setting("", checks.or_empty(checks.rate))
     slot_budget = Setting(0, checks.whole(0, MOST_BUDGET))
     slot_limits = Setting({}, checks.slot_limits)
+    limits_name = Setting("", checks.or_empty(checks.frontier_name))
     fleet_limits = Setting(False, checks.boolean)
     autothrottle = Setting(False, checks.boolean)
     backoff_codes = Setting((429, 503), checks.statuses)

@@ -64,12 +64,14 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
                 settings.shards,
                 f"1 with {cls.scheduling.name} = 'priority'",
             )
-        if settings.scheduling == "priority" and (settings.limits() or settings.throttle):
+        if settings.scheduling == "priority" and (
+            settings.limits() or settings.throttle or settings.limits_name
+        ):
             raise SettingError(
                 cls.scheduling.name,
                 "priority",
                 f"'slot' with limits of slots ({PREFIX}SLOT_…, {cls.fleet_limits.name}, "
-                f"{cls.autothrottle.name})",
+                f"{cls.autothrottle.name}, {cls.limits_name.name})",
             )
         return settings
 
@@ -94,6 +96,7 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
             capacity=self.dupefilter_capacity,
             scheduling=self.scheduling,
             order=self.order,
+            limits_name=self.limits_name,
             shards=self.shards or 1,
             any_shards=self.shards is None,
             **others,
@@ -101,7 +104,10 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
 
     def check_shards(self, masters: int) -> None:
         """Raise `SettingError` for several shards on one server (``masters`` is 0), which would
-        gain nothing: they are for the masters of a cluster."""
+        gain nothing: they are for the masters of a cluster. Also for a REDISQ_LIMITS_NAME on a
+        cluster, where a script sees the keys of one hash slot."""
+        if masters and self.limits_name:
+            raise SettingError(type(self).limits_name.name, self.limits_name, "'' on a cluster")
         if not masters and (self.shards or 1) > 1:
             takes = "1, or nothing, on one server: several shards are for a cluster"
             raise SettingError(type(self).shards.name, self.shards, takes)

@@ -28,6 +28,9 @@ if input.all then
 end
 if input.mark then return {'marked', integer(NOW)} end
 
+-- What other crawls know of slots is theirs.
+local forgets_slots = input.all and not SHARED
+
 -- A foreign key is deleted like what it stands in the place of.
 local function members_of(key, most)
   local members = redis.pcall('ZRANGE', key, 0, most - 1)
@@ -61,10 +64,10 @@ end
 
 clear_members(READY, function(slot)
   if not delete_queues(slot) then return false end
-  if input.all then redis.call('DEL', slot_key(slot)) end
+  if forgets_slots then redis.call('DEL', slot_key(slot)) end
 end)
 clear_members(WORKERS, function(worker)
-  if input.all then
+  if forgets_slots then
     for _, slot in ipairs(redis.call('HKEYS', tokens_key(worker))) do
       redis.call('DEL', slot_key(slot))
     end
@@ -74,13 +77,14 @@ clear_members(WORKERS, function(worker)
   end
   redis.call('UNLINK', leases_of(worker), worker_key(worker))
 end)
-for _, key in ipairs(input.all and {RULED, PAUSED} or {}) do
+for _, key in ipairs(forgets_slots and {RULED, PAUSED} or {}) do
   clear_members(key, function(slot) redis.call('DEL', slot_key(slot)) end)
 end
 if touched > 0 then return {'more', integer(touched)} end
 redis.call('UNLINK', DELAYED, BUSY, POST, POSTED, TAKEN)
 if input.all then
-  redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL)
+  redis.call('UNLINK', COUNTS, LIMITS, ROBOTS, ROBOTS_UNTIL)
+  if forgets_slots then redis.call('UNLINK', ASIDE) end
   for _, name in ipairs({'series:10', 'series:120', 'series:1800', 'marks', 'actions', 'history',
       'histories'}) do
     redis.call('UNLINK', past_key(name))

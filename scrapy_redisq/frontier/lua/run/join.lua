@@ -79,6 +79,8 @@ local function differences_but(may_differ)
     local stored = meta['config:' .. field]
     local is_unknown = (field == 'spider' or field == 'arguments')
       and (stored == '' or given == '')
+    -- No worker has a token or a turn by that name.
+    is_unknown = is_unknown or field == 'limits_name' and redis.call('EXISTS', WORKERS) == 0
     if stored and stored ~= given and not is_unknown and not may_differ(field) then
       found = found or {}
       found[field] = {stored, given}
@@ -241,9 +243,9 @@ end
 if not resumes then
   begin_run()
 elseif intent ~= 'push' then
-  for _, field in ipairs({'spider', 'arguments'}) do
+  for _, field in ipairs({'spider', 'arguments', 'limits_name'}) do
     local given = input.config[field]
-    if given ~= '' then redis.call('HSET', META, 'config:' .. field, given) end
+    if given ~= '' or field == 'limits_name' then redis.call('HSET', META, 'config:' .. field, given) end
   end
 end
 if not resumes and (intent == 'crawl' or intent == 'push') then
@@ -275,7 +277,7 @@ if input.limits then
   keep('budgets', budgets and 1)
   keep('throttle', input.throttle)
   -- Stays: slots may be parked, or a person may have said something about them.
-  if next(input.limits) or input.throttle ~= '' then keep('limited', 1) end
+  if next(input.limits) or input.throttle ~= '' or SHARED then keep('limited', 1) end
   -- The slots that wait longest may do so for hours because of former limits.
   if changed or next(old) then
     for _, slot in ipairs(redis.call('ZREVRANGE', READY, 0, 999)) do look_again(slot) end

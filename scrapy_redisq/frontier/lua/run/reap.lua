@@ -1,4 +1,5 @@
--- Takes the leases of workers past their deadline back to the front of their queues.
+-- Takes the leases of workers past their deadline back to the front of their queues, and the tokens
+-- of such workers, also of crawls that share their slots.
 --
 -- Input    run, ttl (us), max_deliveries, dead_max
 -- Reply    {reclaimed, dead, leases left to reclaim}; {0, 0, 0} if somebody reaped within the
@@ -26,6 +27,11 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT
     remove_worker(worker, true)
     return_tokens(worker)
   end
+end
+-- Nobody may start the crawl again of which they were.
+for _, worker in ipairs(SHARED
+    and redis.call('ZRANGEBYSCORE', ALL_WORKERS, '-inf', NOW, 'LIMIT', 0, 10) or {}) do
+  return_tokens(worker)
 end
 local counts = flush_counts()
 if added > 0 or dead > 0 then wake(counts) end

@@ -68,6 +68,10 @@
 --   actions         list    what people have done, see shared/past.lua
 --   history         zset    what a request that is finished is known by -> when it was (us)
 --   histories       hash    the same -> msgpack map of what became of it, see worker/page.py
+--
+-- With REDISQ_LIMITS_NAME aside, paused, ruled, slot:SLOT and tokens:WORKER begin with
+-- redisq:limits:{NAME}: instead, for all crawls of that name. So do two keys more: `workers` (zset,
+-- as above, of these crawls) and `clock` (hash, with the largest `behind` of these crawls).
 
 local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
@@ -76,8 +80,7 @@ local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
 local POST, POSTED = PREFIX .. 'post', PREFIX .. 'posted'
 local REAPED, TRASH, ENDED = PREFIX .. 'reaped', PREFIX .. 'trash', PREFIX .. 'ended'
 local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'
-local LIMITS, TAKEN, ASIDE = PREFIX .. 'limits', PREFIX .. 'taken', PREFIX .. 'aside'
-local PAUSED, RULED = PREFIX .. 'paused', PREFIX .. 'ruled'
+local LIMITS, TAKEN = PREFIX .. 'limits', PREFIX .. 'taken'
 local WAKE_CHANNEL = PREFIX .. 'wake'
 
 local function leases_of(worker) return PREFIX .. 'leases:' .. worker end
@@ -85,8 +88,6 @@ local function worker_key(worker) return PREFIX .. 'worker:' .. worker end
 local function levels_of(slot) return PREFIX .. 'levels:' .. slot end
 local function queue_of(slot, priority) return PREFIX .. 'queue:' .. slot .. ':' .. priority end
 local function seen_base(generation) return PREFIX .. 'seen:' .. generation end
-local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
-local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
 local function past_key(name) return PREFIX .. name end -- series:10, marks...
 
 local input = cmsgpack.unpack(ARGV[1])
@@ -102,10 +103,26 @@ end
 
 -- Microseconds since 1970, by a clock that never goes back. If the server's clock does, or another
 -- server takes over whose clock is `behind`, NOW goes on from the last `sign` of life. Without that
--- nothing would be due, and nobody dead, before the server's clock is there again.
+-- nothing would be due, and nobody dead, before the server's clock is there again. Crawls that
+-- share their slots go by the one that is furthest ahead, or they would misread each other's times.
 local SERVER_TIME, BEHIND, NOW
+-- Where slots, tokens and a person's rules are. SHARED: with those of other crawls.
+local SLOTS, SHARED, SHARED_BEHIND = PREFIX, false, 0
 do
-  local time, clock = server.call('TIME'), redis.call('HMGET', META, 'sign', 'behind')
-  SERVER_TIME, BEHIND = tonumber(time[1]) * 1000000 + tonumber(time[2]), number_of(clock[2])
+  local time = server.call('TIME')
+  local clock = redis.call('HMGET', META, 'sign', 'behind', 'config:limits_name')
+  local name = clock[3] or input.config and input.config.limits_name or ''
+  BEHIND = number_of(clock[2])
+  if name ~= '' then
+    SLOTS, SHARED = 'redisq:limits:{' .. name .. '}:', true
+    SHARED_BEHIND = number_of(redis.call('HGET', SLOTS .. 'clock', 'behind'))
+    BEHIND = math.max(BEHIND, SHARED_BEHIND)
+  end
+  SERVER_TIME = tonumber(time[1]) * 1000000 + tonumber(time[2])
   NOW = math.max(SERVER_TIME + BEHIND, number_of(clock[1]))
 end
+
+local ASIDE, PAUSED, RULED = SLOTS .. 'aside', SLOTS .. 'paused', SLOTS .. 'ruled'
+local ALL_WORKERS = SLOTS .. 'workers' -- of all crawls that share the slots
+local function slot_key(slot) return SLOTS .. 'slot:' .. slot end
+local function tokens_key(worker) return SLOTS .. 'tokens:' .. worker end

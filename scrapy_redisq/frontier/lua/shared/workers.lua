@@ -13,10 +13,13 @@ end
 -- removed first, after which nothing in the script is refused.
 local function sign_of_life(worker)
   local deadline = integer(NOW + input.ttl)
-  if type(redis.pcall('ZADD', WORKERS, deadline, worker)) == 'number' then return false end
-  redis.call('ZREM', WORKERS, worker)
-  redis.call('ZADD', WORKERS, deadline, worker)
-  return true
+  local full = type(redis.pcall('ZADD', WORKERS, deadline, worker)) ~= 'number'
+  if full then
+    redis.call('ZREM', WORKERS, worker)
+    redis.call('ZADD', WORKERS, deadline, worker)
+  end
+  if SHARED then redis.call('ZADD', ALL_WORKERS, deadline, worker) end
+  return full
 end
 
 local function fence(worker) redis.call('ZADD', WORKERS, 0, worker) end
@@ -63,7 +66,16 @@ local function ms_until_dead(sign, patient, ttl)
   if NOW - SERVER_TIME ~= BEHIND then
     redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME))
   end
-  local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2] or NOW)
+  local function deadline_in(key)
+    return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or NOW)
+  end
+  local deadline = deadline_in(WORKERS)
+  if SHARED then
+    deadline = math.min(deadline, deadline_in(ALL_WORKERS))
+    if NOW - SERVER_TIME ~= SHARED_BEHIND then
+      redis.call('HSET', SLOTS .. 'clock', 'behind', integer(NOW - SERVER_TIME))
+    end
+  end
   if patient and patient - NOW <= ttl then deadline = math.max(deadline, patient) end
   return math.max(0, math.ceil((deadline - NOW) / 1000))
 end

@@ -15,6 +15,7 @@
 -- Include  shared/slots/state
 
 read_throttle(redis.call('HGET', META, 'throttle'))
+local KEYS_OF = {ready = READY, busy = BUSY, aside = ASIDE, paused = PAUSED, ruled = RULED}
 local names, known, cursors = {}, {}, {}
 local function add(slot)
   if not known[slot] and is_text(slot) then
@@ -25,7 +26,7 @@ end
 for _, slot in ipairs(input.names or {}) do add(slot) end
 for name, cursor in pairs(input.cursors or {}) do
   local scan = name == 'busy' and 'HSCAN' or 'ZSCAN'
-  local found = redis.call(scan, PREFIX .. name, cursor, 'COUNT', name == 'ready' and 150 or 50)
+  local found = redis.call(scan, KEYS_OF[name], cursor, 'COUNT', name == 'ready' and 150 or 50)
   for i = 1, #found[2], 2 do add(found[2][i]) end
   if found[1] ~= '0' then cursors[name] = found[1] end
 end

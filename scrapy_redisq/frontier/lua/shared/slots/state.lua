@@ -20,16 +20,21 @@
 local TURN, EARLY = 1000000, 250000
 -- After so long a paused slot is looked at again (us).
 local HOUR = 3600000000
+-- So long at most a slot waits that other crawls share: what they do moves no slot of this one (us).
+local MINUTE = 60000000
 -- Milliseconds after which a slot is forgotten of which nobody is heard: SLOT_TTL in config.py.
 local FORGOTTEN = 3600000
 
-local TEXTS = {robots_by = true, owner = true, own = true}
+local TEXTS = {robots_by = true, owner = true, own = true, line = true}
 
 local FIELDS = {
   'last',     -- when a request was last started
   'tat',      -- theoretical arrival time of the rate
   'ends',     -- end of the turn
   'wanted',   -- until when it counts that another worker waits for the turn
+  'line',     -- crawls that share the slot, by their hash tags: see shared/slots/turns.lua
+  'place',    -- until when it is for the first of them
+  'short',    -- until when it counts that this one has too few tokens
   'over',     -- 1: the owner was told that its turn is over, and has yet to tell its last start
   'out',      -- tokens that workers have
   'parked',   -- nothing is started before it
@@ -181,13 +186,14 @@ end
 
 -- Slots that wait are looked at again then; by default when a request of theirs may be claimed.
 local function look_again(slot, at)
-  redis.call('ZADD', READY, 'XX', integer(at or first_start(slot_of(slot)) - EARLY), slot)
+  at = at or first_start(slot_of(slot)) - EARLY
+  redis.call('ZADD', READY, 'XX', integer(SHARED and math.min(at, NOW + MINUTE) or at), slot)
 end
 
--- Workers that have requests of the slot are told to start none for some time (us), or with 0 to
--- ask again. A user without the right to publish gets no error for it.
+-- Workers that have requests of the slot, also those of other crawls that share it, are told to
+-- start none for some time (us), or with 0 to ask again. A user without the right to publish gets no error for it.
 local function announce(slot, time)
-  redis.pcall('PUBLISH', WAKE_CHANNEL, integer(time) .. ' ' .. slot)
+  redis.pcall('PUBLISH', SLOTS .. 'wake', integer(time) .. ' ' .. slot)
 end
 
 -- Tokens of slots with a concurrency, and how many each worker has.
@@ -214,6 +220,7 @@ local function return_tokens(worker)
     look_again(slot, NOW)
   end
   redis.call('DEL', tokens_key(worker))
+  if SHARED then redis.call('ZREM', ALL_WORKERS, worker) end
 end
 
 -- How many requests of a slot are queued: at least, if it has requests of more than `most`

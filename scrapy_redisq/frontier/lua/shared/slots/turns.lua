@@ -8,6 +8,9 @@
 --   itself, and its last start is taken for the latest that it can have been.
 --   `out` is the sum of all workers' tokens. A worker downloads no more than it has tokens of.
 --   Tokens leave the sum when their worker says that it needs fewer, or is reaped.
+-- Crawls that share a slot stand in line for it: for some time it is for the workers of the first
+-- one, which then goes behind the others. So all of them get to it, however many requests each has.
+--
 -- A reply may arrive late, or never. So a worker counts its turn from when it asked, and has only
 -- tokens that a reply has brought.
 --
@@ -17,6 +20,28 @@
 local FREE = -2
 -- Places in what told_of() returns: the time that is left of a turn, and whether it is new.
 local LEFT, NEWS = 2, 3
+
+-- How a crawl is called in line; and for how long (us) a slot is for the first one, or waits for it:
+-- longer than between two exchanges.
+local TAG, PLACE = string.match(META, '{.*}'), 2 * TURN
+
+-- Whether a slot is for this crawl now, which stands in line from now on.
+local function is_our_place(state)
+  if not SHARED then return true end
+  local first = string.match(state.line, '^{.-}') or ''
+  if state.place <= NOW then -- a crawl that does not come any more is not in line any more
+    state.line, state.place, state.short = string.sub(state.line, #first + 1), NOW + PLACE, 0
+  end
+  if not string.find(state.line, TAG, 1, true) then state.line = state.line .. TAG end
+  return string.sub(state.line, 1, #TAG) == TAG
+end
+
+local function is_alone(state) return not SHARED or state.line == TAG end
+
+-- The first crawl has to wait, perhaps until then.
+local function keep_place(state, ours, time)
+  if SHARED and ours then state.place = math.max(state.place, time + PLACE) end
+end
 
 -- A worker reports on its turn. `item`: see the names; `since` us since its last start (-1: none),
 -- `tat` us until that (may be negative), `tokens` that it needs, `done` 1 if it has no more use for
@@ -67,9 +92,10 @@ end
 
 -- When a worker may start a request of a slot with a delay or a rate, if it gets the turn; nil: it
 -- does not, and the slot is moved to when it is worth asking again.
-local function start_of_turn(worker, slot, state)
+-- `ours`: the slot is for this crawl.
+local function start_of_turn(worker, slot, state, ours)
   if state.owner == worker then
-    if state.wanted > NOW and state.ends <= NOW + EARLY then
+    if (state.wanted > NOW or not is_alone(state)) and state.ends <= NOW + EARLY then
       -- The owner may start more before it hears of this, and tells when it asks again. Then other
       -- workers may start.
       if state.over == 1 then state.ends = 0 end
@@ -79,13 +105,22 @@ local function start_of_turn(worker, slot, state)
     return first_start(state)
   end
   if state.owner ~= '' then
-    if state.ends > NOW then return look_again(slot, state.ends) end
+    if state.ends > NOW then
+      keep_place(state, ours, state.ends)
+      if SHARED then save_slot(slot, state) end
+      return look_again(slot, state.ends)
+    end
     -- The owner never reported on its turn.
     state.last = math.max(state.last, state.ends)
     state.tat = math.max(state.tat, state.ends + state.limit.burst * state.limit.interval)
   end
+  if not ours then
+    save_slot(slot, state)
+    return look_again(slot, math.min(state.place, NOW + TURN))
+  end
   local start = first_start(state)
   if start <= NOW + EARLY then return start end
+  keep_place(state, ours, start)
   if state.wanted <= NOW then state.owner = '' end -- else it does not come first again
   save_slot(slot, state)
   look_again(slot)
@@ -93,10 +128,14 @@ end
 
 -- Gives tokens for up to `most` downloads. -> how many the worker has (nil: there are none for it),
 -- how many requests it may claim
-local function give_tokens(worker, slot, state, most)
+local function give_tokens(worker, slot, state, most, ours)
   local had, left = tokens_of(worker, slot), concurrency_of(state) - state.out
+  -- When the downloads of this crawl end, their tokens are for the first one.
+  if not ours and state.short > NOW then left = -had end
   -- A worker without any needs one for the requests that it holds, though it may claim no more.
-  local tokens = math.max(0, had + math.min(had == 0 and math.max(1, most) or most, left))
+  local asked = had == 0 and math.max(1, most) or most
+  local tokens = math.max(0, had + math.min(asked, left))
+  if SHARED and ours and asked > left then state.short = NOW + PLACE end
   if had + tokens == 0 then return end
   -- A slot that is new to the worker: more would only wait in it, and keep it from other slots.
   if had == 0 then most = math.min(most, 2 * tokens) end
@@ -121,20 +160,24 @@ local function give_turn(worker, slot, most)
     return 0
   end
   local exclusive, start, news, tokens = is_exclusive(state), NOW, 0, -1
+  local ours = is_our_place(state)
   if exclusive then
-    start = start_of_turn(worker, slot, state)
+    start = start_of_turn(worker, slot, state, ours)
     if not start then return 0 end
   end
   if concurrency_of(state) > 0 then
-    tokens, most = give_tokens(worker, slot, state, most)
+    tokens, most = give_tokens(worker, slot, state, most, ours)
     if not tokens then
-      look_again(slot, NOW + TURN)
+      keep_place(state, ours, NOW)
+      if SHARED then save_slot(slot, state) end
+      look_again(slot, NOW + (SHARED and ours and EARLY or TURN))
       return 0
     end
   end
   if exclusive then
     if state.owner ~= worker then news, state.wanted = 1, 0 end
-    if state.wanted <= NOW then state.ends = start + TURN end
+    if news == 1 or state.wanted <= NOW and is_alone(state) then state.ends = start + TURN end
+    if SHARED and news == 1 then state.place = state.ends - EARLY end
     state.owner, state.over = worker, 0
     if delay_of(state) > 0 then most = math.min(most, 1 + math.floor(TURN / delay_of(state))) end
     local interval = state.limit.interval

@@ -1,0 +1,219 @@
+"""Limits that several crawls keep together (REDISQ_LIMITS_NAME): protocol, and a crawl."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from msgspec.structs import replace
+from scrapy.settings import Settings
+
+from lab.servers import wait_until
+from lab.site import Answer, Site
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.errors import ConfigurationMismatch, SettingError
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.limits import parse_limit
+from scrapy_redisq.frontier.names import limits_channel, meta_key
+from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.settings.settings import RedisqSettings
+from tests.harness.crawl import Run, together, wait_until_joined
+from tests.harness.worker import EXACT, Worker, ask
+
+SLOT = "redisq:limits:{both}:slot:host"
+
+
+def report(tokens: int = 0, **more: int) -> list[TurnReport]:
+    since, done, want = more.get("since", -1), more.get("done", 0), more.get("want", 1)
+    return [TurnReport("host", since, 0, tokens, done, want)]
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    """Makes workers of different crawls, each with requests of one host."""
+
+    def make(name: str, limits_name: str = "both", **options: Any) -> Worker:
+        given = {key: options.pop(key) for key in ("delay", "concurrency") if key in options}
+        texts = {"*": parse_limit(given).to_text()}
+        config = replace(EXACT, limits_name=limits_name)
+        worker = Worker(client, name, config, limits=texts, **options)
+        worker.send(f"/{n}" for n in range(90))
+        return worker
+
+    return make
+
+
+def test_a_delay_of_two_crawls(member: Callable[..., Worker]) -> None:
+    """A turn passes between workers of both, with the last start, though each has as many requests
+    as it likes and the one that waits holds none; a third crawl is not kept out by the two."""
+    crawls = [member(name, delay=0.1) for name in "abc"]
+    started: dict[Worker, float] = {}
+    order: list[Worker] = []
+    deadline = time.monotonic() + 20
+    while len(set(order)) < 3 or order[-1] is order[0]:
+        assert time.monotonic() < deadline
+        for worker in crawls:
+            since = int((time.monotonic() - started[worker]) * 1e6) if worker in started else -1
+            asked = time.monotonic()
+            for grant in ask(worker, 1, report(since=since)).turns:
+                if grant.left <= 0 or grant.is_refused:
+                    continue
+                if grant.is_new and order:
+                    # The start of the former owner is known, or the worst of it.
+                    passed = time.monotonic() - started[order[-1]]
+                    assert grant.next_start / 1e6 >= 0.1 - passed - 0.01
+                if grant.is_new:
+                    order.append(worker)
+                started[worker] = asked
+    assert all(sooner is not later for sooner, later in itertools.pairwise(order))
+
+
+def test_tokens_of_two_crawls(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """All workers of both have no more than allowed. When another crawl has waited for two seconds,
+    tokens go to it as downloads end."""
+    first, second = member("a", concurrency=2), member("b", concurrency=2)
+    assert [turn.tokens for turn in ask(first, 2).turns] == [2]
+    assert ask(second, 2).turns == []
+
+    def told() -> int:
+        (turn,) = ask(first, 2, report(2, want=2)).turns
+        assert ask(second, 2).turns == []  # both downloads go on
+        return turn.tokens
+
+    wait_until(lambda: told() == 0, 20, "the first crawl is to give its tokens up")
+    ask(first, 0, report(1))
+    turns = wait_until(lambda: ask(second, 2).turns, 20, "it is due")
+    assert [turn.tokens for turn in turns] == [1]
+    assert client.hget(SLOT, "out") == b"2"
+
+
+def test_tokens_of_a_crawl_that_nobody_starts_again(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Workers of another crawl find out that its workers are dead. One of them that was only cut
+    off says what it still downloads."""
+    dead, lives = member("a", concurrency=2, ttl=0.3), member("b", concurrency=2)
+    assert [turn.tokens for turn in ask(dead, 2).turns] == [2]
+    assert ask(lives, 2).turns == []
+
+    def reaped() -> bool:
+        if ask(lives, 0).overdue_in == 0:
+            execute(client, calls.reap("b", 0, lives.joined.run, 5, 10, ttl=3_600.0))
+        return client.hget(SLOT, "out") is None
+
+    wait_until(reaped, 20, "the dead worker's tokens are back")
+    assert [turn.tokens for turn in ask(lives, 1).turns] == [1]
+    ask(dead, 0, report(2))
+    assert client.hget(SLOT, "out") == b"3"
+    ask(dead, 0, report(0, done=1))
+    assert client.hget(SLOT, "out") == b"1"
+
+
+def test_a_reset_leaves_the_other_crawl_alone(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """It gives its own tokens back; what a person has said of a host, and what the other crawl
+    knows, stays."""
+    first, second = member("a", concurrency=2), member("b", concurrency=2)
+    assert [turn.tokens for turn in ask(first, 1).turns] == [1]
+    assert [turn.tokens for turn in ask(second, 1).turns] == [1]
+    options = client.connection_pool.connection_kwargs
+    url = f"redis://{options['host']}:{options['port']}/{options['db']}"
+    with Frontier.from_url(url, "a") as frontier:
+        frontier.pause("paused.example")
+        frontier.reset(force=True)
+    assert client.keys("redisq:{a:0}:*") == []
+    assert client.hget(SLOT, "out") == b"1"
+    with Frontier.from_url(url, "b") as frontier:
+        assert [slot.slot for slot in frontier.slots() if slot.paused] == ["paused.example"]
+        frontier.resume("paused.example")
+        frontier.reset(force=True)
+    assert client.keys("redisq:limits:*:slot:paused.example") == []
+
+
+def test_news_of_a_host(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A failure that one crawl has met parks the host for both, and workers of both are told."""
+    first, second = member("a", concurrency=8), member("b", concurrency=8)
+    channel = client.pubsub(ignore_subscribe_messages=True)
+    channel.subscribe(limits_channel("both"))
+    ask(first, 1)
+    ask(second, 1)
+    first.sessions[0].outgoing.download_results.append(
+        DownloadResult("host", 503, time.monotonic(), True, 5.0)
+    )
+    ask(first, 0)
+    message = wait_until(lambda: channel.get_message(timeout=1), 5, "the news")
+    assert message["data"].endswith(b" host")
+    (turn,) = ask(second, 1, report(1)).turns
+    assert turn.parked > 0
+    channel.close()
+
+
+def test_a_clock_that_went_back(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A crawl whose clock is ahead of the server's, and another one that began later, have one
+    clock for what they share."""
+    first = member("a", delay=1)
+    ahead = 3_600_000_000
+    client.hset(meta_key("a", 0), "behind", ahead)
+    ask(first, 1)
+    second = member("b", delay=1)
+    ask(first, 0, report(since=0, done=1))
+    (turn,) = wait_until(lambda: ask(second, 1).turns, 20, "a turn")
+    assert turn.next_start <= 1_000_000
+    assert int(client.hget(SLOT, "last") or 0) > time.time() * 1e6 + ahead / 2
+
+
+def test_workers_of_one_crawl_have_one_name(member: Callable[..., Worker]) -> None:
+    """A worker with another one is refused while there are others; then it may be changed."""
+    first = member("a", delay=1)
+    with pytest.raises(ConfigurationMismatch, match="REDISQ_LIMITS_NAME"):
+        member("a", "other", delay=1)
+    first.leave()
+    last = member("a", "", delay=1)
+    assert last.joined.config.limits_name == ""
+    assert last.joined.run == first.joined.run
+
+
+def test_settings() -> None:
+    """Slots are needed, on one server; a name is one that a frontier could have."""
+    given = {"REDISQ_LIMITS_NAME": "both"}
+    RedisqSettings.read(Settings(given)).check_shards(0)
+    with pytest.raises(SettingError, match=r"REDISQ_LIMITS_NAME = 'both': takes '' on a cluster"):
+        RedisqSettings.read(Settings(given)).check_shards(3)
+    with pytest.raises(SettingError, match="REDISQ_SCHEDULING"):
+        RedisqSettings.read(Settings({**given, "REDISQ_SCHEDULING": "priority"}))
+    with pytest.raises(SettingError, match=r"REDISQ_LIMITS_NAME.*braces"):
+        RedisqSettings.read(Settings({"REDISQ_LIMITS_NAME": "{both}"}))
+
+
+def test_two_crawls_of_a_host(crawl: Run, tmp_path: Any) -> None:
+    """Are as polite as one, and both get on."""
+    with Site(lambda path: Answer("x")) as site, together(tmp_path) as gate:
+        given = {
+            **gate,
+            "REDISQ_SLOT_LIMITS": json.dumps({"*": {"delay": 0.1}}),
+            "REDISQ_LIMITS_NAME": "both",
+        }
+        workers = [
+            crawl(
+                "hosts",
+                None,
+                {**given, "REDISQ_FRONTIER": name, "USER_AGENT": name},
+                sites=site.urls(1),
+                pages=14,
+            )
+            for name in ("first", "second")
+        ]
+        wait_until_joined(workers)
+        (tmp_path / "gate-0").touch()
+        assert [worker.wait().reason for worker in workers] == ["finished"] * 2
+    (times,) = site.starts(28).values()
+    assert min(later - at for at, later in itertools.pairwise(times)) >= 0.1 - 0.005
+    agents = [hit.agent for hit in site.hits]
+    assert {"first", "second"} == set(agents[:25])
