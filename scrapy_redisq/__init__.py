@@ -10,7 +10,8 @@ lower floors alone, so rooms of one floor never import each other::
     worker/  control/                             one crawl process; whoever is none
     dupefilter  feeds  redis_spider               what Scrapy loads by name, with any scheduler;
                                                   spiders as scrapy-redis has them
-    participation                                 which crawls join a frontier at all
+    participation  files/                         which crawls join a frontier at all; items as
+                                                  files
     settings/                                     declared, checked, read once
     _scrapy/  server/  frontier/  serialization/  Scrapy's insides; Redis; the protocol, which knows
                                                   neither Scrapy nor settings; requests as bytes

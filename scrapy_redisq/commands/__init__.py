@@ -9,7 +9,7 @@ rest is imported when it is run:
 ``project``  the server and the configuration that workers of the project would have
 ``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``whole_crawl`` (pause, resume,
 reset), ``embedded_server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``,
-``migrate``: sub commands
+``dataset``, ``migrate``: sub commands
 ``export``   files of dead letters
 ``display``  tables for people; ``fleet_display`` what autoscale shows
 ``watching`` shows something once, or again and again

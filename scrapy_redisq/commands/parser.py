@@ -12,6 +12,7 @@ from typing import Any
 from scrapy_redisq.commands import (
     autoscale,
     dashboard,
+    dataset,
     dead,
     doctor,
     embedded_server,
@@ -29,7 +30,7 @@ from scrapy_redisq.commands.options import GLOBAL_OPTIONS
 
 COMMANDS = (
     *(status, autoscale, exporter, slots, url, workers, push, schedule, dead, whole_crawl),
-    *(embedded_server, doctor, dashboard, migrate),
+    *(embedded_server, doctor, dashboard, dataset, migrate),
 )
 """In the order in which help has them."""
 

@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -49,6 +50,9 @@ logger = logging.getLogger(__name__)
 LOOK_FOR_ENDED = 0.05
 """Seconds between looks for pages that have ended."""
 
+LOOK_FOR_COMPLETE = 0.25
+"""The same for the end of the run, of a worker that has left it."""
+
 
 class RunSession:
     """One worker's place in a run, with a session in each shard.
@@ -83,7 +87,7 @@ class RunSession:
         self._helpers: list[asyncio.Future[None]] = []
         self._missing = 0
         self._looks_for_end = self._certain = self._said_complete = False
-        self._is_lost = False
+        self._is_lost = self._completed = self._answer_lost = False
 
     # Calls
 
@@ -440,7 +444,7 @@ class RunSession:
         waiting loses nothing: other workers take its leases over when their TTL has passed.
         """
         pause = RETRY_FIRST
-        sent = is_complete = False
+        sent = False
         while True:
             try:
                 # Once: after a leave whose reply was lost, another exchange would join again.
@@ -449,16 +453,44 @@ class RunSession:
                 await self.give_back()
                 if not self.complete or (self.terms.run.keep_alive and not self._missing):
                     return False
-                name, run = self.terms.name, self.joined.run
-                is_complete = is_complete or await self.do(runs.complete(name, run))
-                if is_complete:
-                    status = await self.call(calls.status(name, 0))
-                    self.fleet_stats = stats_in(pairs(status.get("counts", [])))
-                return is_complete
+                await self._complete()
+                return self._completed
             except TROUBLE as error:
+                self._answer_lost = self.complete
                 self.warnings.warn("away", "Redis is away while closing: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, RETRY_LAST, self.terms.lease_ttl / 8)
+
+    async def until_complete(self) -> bool:
+        """After `leave`: wait until the run is complete. -> it is, by this worker.
+
+        Where an answer was lost it may be by another one: then there are no ``fleet_stats``.
+
+        Others may be about to leave. A worker that has died counts until its TTL has passed: so
+        long this waits.
+        """
+        deadline = time.monotonic() + self.terms.lease_ttl + 2 * LOOK_FOR_COMPLETE
+        while time.monotonic() < deadline:
+            try:
+                meta = await self._complete()
+                if self._completed:
+                    return True
+                is_there = meta.get("run") == self.joined.run
+                if not is_there or meta.get("state") != "open":
+                    return is_there and self._answer_lost
+            except TROUBLE:
+                self._answer_lost = True
+            await asyncio.sleep(LOOK_FOR_COMPLETE)
+        return False
+
+    async def _complete(self) -> dict[str, str]:
+        """Complete the run if nothing is left and nobody is there; -> its state."""
+        name = self.terms.name
+        self._completed = self._completed or await self.do(runs.complete(name, self.joined.run))
+        status = await self.call(calls.status(name, 0))
+        if self._completed:
+            self.fleet_stats = stats_in(pairs(status.get("counts", [])))
+        return pairs(status.get("meta", []))
 
     async def _send_the_rest(self) -> bool:
         """Exchange with all shards; -> whether that was the last time. Raises an exception of one

@@ -12,6 +12,7 @@ import msgspec
 from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import RowRefused, reason
+from scrapy_redisq.pipelines.row_key import Row
 from scrapy_redisq.pipelines.values import WrongValue, exact_text, plain
 
 
@@ -84,6 +85,19 @@ def _checked(value: Any) -> Any:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_checked).encode
+
+
+def encode_row(row: Row) -> bytes:
+    """The JSON of a row. Raises `RowRefused` that names the field."""
+    try:
+        return encode(row)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        for name, value in row.items():
+            try:
+                encode({name: value})
+            except (TypeError, ValueError, OverflowError, RecursionError) as why:
+                raise unwritable(name, why) from why
+        raise RowRefused(reason(error)) from error
 
 
 def json_text(value: Any) -> str:

@@ -12,14 +12,12 @@ import redis
 from scrapy_redisq.errors import (
     BatchTooLarge,
     RedisqError,
-    RowRefused,
     SettingError,
     SinkMismatch,
     SinkUnavailable,
-    reason,
 )
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
-from scrapy_redisq.pipelines.encoding import encode, unwritable
+from scrapy_redisq.pipelines.encoding import encode_row
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.settings.declared import SinkSettings
@@ -81,20 +79,7 @@ class RedisPipeline(BatchPipeline):
 
     def row(self, item: Any, key: str) -> Row:
         """Raises `RowRefused` for an item that cannot be encoded."""
-        row = Row(item, key)
-        try:
-            encoded = encode(row)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise self._refused_field(row, error) from error
-        return Row(item, key, {ENCODED: encoded})
-
-    def _refused_field(self, row: Row, error: Exception) -> RowRefused:
-        for name, value in row.items():
-            try:
-                encode({name: value})
-            except (TypeError, ValueError, OverflowError, RecursionError) as why:
-                return unwritable(name, why)
-        return RowRefused(reason(error))
+        return Row(item, key, {ENCODED: encode_row(Row(item, key))})
 
     async def write(self, rows: list[Row]) -> None:
         """Add the items in one transaction."""

@@ -45,7 +45,8 @@ class Check(Generic[T]):
         try:
             return self.convert(value)
         except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
-            shown = "(not shown)" if name.endswith(("_URL", "_FEEDS")) else value  # a password
+            secret = name.endswith(("_URL", "_FEEDS", "_DATASET"))  # a password
+            shown = "(not shown)" if secret else value
             takes = str(error) if isinstance(error, Explained) else self.takes
             raise SettingError(name, shown, takes) from None
 
@@ -230,6 +231,22 @@ def _list_of(takes: str, item: Callable[[Any], T]) -> Check[tuple[T, ...]]:
 statuses = _list_of("a list of HTTP statuses such as [429, 503]", whole(100, 599).convert)
 
 meta_keys = _list_of("a list of keys of meta", text("a key").convert)
+
+
+def _dataset(item: Any) -> str:
+    _require((item % {**_SPIDER, "run": "run"}).endswith((".jsonl", ".csv")))
+    return str(item)
+
+
+@taking(
+    "a path or fsspec URL that ends in .jsonl or .csv, or a list of them; %(spider)s is the "
+    "spider's name, %(run)s is REDISQ_RUN"
+)
+def datasets(value: Any) -> tuple[str, ...]:
+    names = tuple(map(_dataset, _listed(value)))
+    _require(bool(names))
+    return names
+
 
 _scheme = text("a scheme", re.compile(r"[A-Za-z][A-Za-z0-9+.-]*").fullmatch)
 

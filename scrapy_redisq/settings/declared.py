@@ -84,6 +84,7 @@ class SinkSettings:
         ),
     )
     parquet_url = Setting("items", checks.pattern("a folder or an fsspec URL"))
+    dataset = Setting(("%(spider)s.jsonl",), checks.datasets)
     items_url = Setting("", checks.or_empty(checks.url))
     items_key = Setting("%(spider)s:items", checks.pattern("a key's name"))
     items_type = Setting("list", checks.one_of("list", "stream"))

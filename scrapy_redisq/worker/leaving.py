@@ -26,6 +26,9 @@ async def leave(worker: Worker, reason: str) -> None:
     stats = worker.stats
     try:
         await asyncio.wait_for(_leave(worker, reason), worker.settings.close_timeout)
+        if worker.sees_the_end and reason == "finished" and not worker.completed_run:
+            worker.completed_run = await worker.run_session.until_complete()
+            _tell_of_the_end(worker)
     except asyncio.TimeoutError:
         logger.error(
             "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and finishes "
@@ -57,15 +60,11 @@ async def _leave(worker: Worker, reason: str) -> None:
     await worker.run_session.stop()
     if worker.is_lost:
         return
-    is_complete = await worker.run_session.leave()
+    is_complete = worker.completed_run = await worker.run_session.leave()
     if worker.feeder is not None:
         await worker.feeder.delete_what_was_sent()
-    if is_complete:
-        logger.info("The run is complete: this was the last worker to leave")
-        worker.stats.set_value("redisq/last_worker", True)
-        for name, value in (worker.run_session.fleet_stats or {}).items():
-            worker.stats.set_value(f"redisq/fleet/{name}", value)
-    elif reason == "finished":
+    _tell_of_the_end(worker)
+    if not is_complete and reason == "finished":
         waiting = 0
         with contextlib.suppress(*TROUBLE, RedisError, RedisqError):  # Redis does not say
             waiting = await worker.run_session.left_waiting()
@@ -75,6 +74,15 @@ async def _leave(worker: Worker, reason: str) -> None:
                 "they wait until the crawl is started again",
                 waiting,
             )
+
+
+def _tell_of_the_end(worker: Worker) -> None:
+    if (stats := worker.run_session.fleet_stats) is None:
+        return
+    logger.info("The run is complete: this was the last worker to leave")
+    worker.stats.set_value("redisq/last_worker", True)
+    for name, value in stats.items():
+        worker.stats.set_value(f"redisq/fleet/{name}", value)
 
 
 def _report_dead(worker: Worker) -> None:

@@ -116,6 +116,10 @@ class Worker:
         self.pages = 0
         self.is_lost = False
         """The frontier is gone, or cannot be worked on."""
+        self.sees_the_end = False
+        """Something is to be done when the run is complete, by the worker that completes it."""
+        self.completed_run = False
+        """The run is complete since this worker has left it; or perhaps since another one has."""
         self.sinks_away = 0
         """Sinks that take no items now."""
         self._one_slot = settings.scheduling == "priority"

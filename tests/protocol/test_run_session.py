@@ -244,6 +244,32 @@ async def test_a_worker_that_was_reaped_when_all_was_finished_completes_the_run(
 
 
 @in_a_loop
+async def test_one_worker_completes_the_run_also_beside_one_that_has_died(
+    redis_server: RedisServer,
+) -> None:
+    """The dead one counts until its TTL has passed. Of those that wait for that one is told that
+    the run is complete by it."""
+
+    async def has_nothing_left(run: RunSession) -> None:
+        run.start(Puppet())
+        run.found_more()
+        await until(lambda: run.complete, "complete")
+        await run.stop()
+
+    clients = [client_of(redis_server) for _ in range(3)]
+    async with (
+        joined(clients[0], ttl=1) as dead,
+        joined(clients[1], ttl=1) as run,
+        joined(clients[2], ttl=1) as other,
+    ):
+        await asyncio.gather(*map(has_nothing_left, (dead, run, other)))
+        assert not await run.leave()
+        assert not await other.leave()
+        told = await asyncio.gather(run.until_complete(), other.until_complete())
+        assert sorted(told) == [False, True]
+
+
+@in_a_loop
 async def test_a_worker_that_leaves_asks_whether_the_server_counts(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:

@@ -7,15 +7,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, make_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NewType, Optional
-from urllib.request import Request, urlopen
+from typing import Any, NewType, Optional
 from uuid import UUID
 
 import attrs
@@ -30,22 +29,20 @@ from scrapy.settings import Settings
 
 from lab.servers import free_port, wait_until
 from lab.site import Answer, Site, linked_pages
+from scrapy_redisq import files
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
+from scrapy_redisq.files import safe_name
 from scrapy_redisq.pipelines import ParquetPipeline, parquet
 from scrapy_redisq.pipelines.parquet.arrow import Columns, convert_free
-from scrapy_redisq.pipelines.parquet.pipeline import safe_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run, constants
-
-if TYPE_CHECKING:
-    import s3fs
+from tests.sinks.conftest import SECRET, Store
 
 PIPELINE_PATH = "scrapy_redisq.pipelines.parquet.pipeline.ParquetPipeline"
 SECONDS, ROWS = f"{PIPELINE_PATH}.batch_seconds", f"{PIPELINE_PATH}.batch_rows"
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
 KEY = "0" * 32
 DOCS = Path(__file__).parents[2] / "docs/howto/parquet.md"
-SECRET = "wJalrXUtnFEMIK7MDENG"
 AUTHOR = "struct<name: string, born: date32[day]>"
 
 
@@ -458,9 +455,9 @@ class TestStart:
         self, monkeypatch: pytest.MonkeyPatch, url: str, missing: str, extra: str
     ) -> None:
         """The error says what to install."""
-        for module in ("arrow", "folders"):
-            monkeypatch.delitem(sys.modules, f"scrapy_redisq.pipelines.parquet.{module}", False)
-            monkeypatch.delattr(parquet, module, False)
+        for room, module in ((parquet, "arrow"), (files, "folders")):
+            monkeypatch.delitem(sys.modules, f"{room.__name__}.{module}", False)
+            monkeypatch.delattr(room, module, False)
         monkeypatch.setitem(sys.modules, missing, None)
         # Where another test has used it.
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", False)
@@ -469,63 +466,12 @@ class TestStart:
         assert extra in error
 
 
-class Store:
-    """A local S3 server. To import it and its client takes longer than all else that tests import:
-    only the processes whose tests need them do."""
-
-    def __init__(self) -> None:
-        from moto.server import ThreadedMotoServer  # noqa: PLC0415
-
-        self.port = free_port()
-        self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    @property
-    def settings(self) -> dict[str, str]:
-        return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
-            "AWS_ACCESS_KEY_ID": "AKIA",
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION_NAME": "us-east-1",
-        }
-
-    def client(self) -> s3fs.S3FileSystem:
-        import s3fs  # noqa: PLC0415
-
-        return s3fs.S3FileSystem(
-            key="AKIA",
-            secret=SECRET,
-            endpoint_url=self.settings["AWS_ENDPOINT_URL"],
-            skip_instance_cache=True,
-            use_listings_cache=False,
-        )
-
-    def rows(self, folder: str) -> list[dict[str, Any]]:
-        client = self.client()
-        rows = []
-        for path in client.find(folder):
-            rows += pq.read_table(pa.BufferReader(client.cat_file(path))).to_pylist()
-        return rows
-
-
-@pytest.fixture(scope="module")
-def one_store() -> Iterator[Store]:
-    store = Store()
-    yield store
-    store.stop()
-
-
-@pytest.fixture
-def store(one_store: Store) -> Store:
-    """An S3 server with the empty bucket ``books``."""
-    reset = Request(f"{one_store.settings['AWS_ENDPOINT_URL']}/moto-api/reset", method="POST")
-    with urlopen(reset):
-        pass
-    one_store.client().mkdir("books")
-    return one_store
+def rows_in(store: Store, folder: str) -> list[dict[str, Any]]:
+    client = store.client()
+    rows = []
+    for path in client.find(folder):
+        rows += pq.read_table(pa.BufferReader(client.cat_file(path))).to_pylist()
+    return rows
 
 
 class TestObjectStore:
@@ -533,7 +479,7 @@ class TestObjectStore:
         """Files in a bucket are read as they were written; the first check leaves nothing."""
         items = [TestColumns.FULL, Book(url="é")]
         write("s3://books/%(spider)s/a b", items, items, **store.settings)
-        rows = store.rows("books/books/a b/tests.sinks.test_parquet.Book")
+        rows = rows_in(store, "books/books/a b/tests.sinks.test_parquet.Book")
         assert [row["url"] for row in rows] == [item.url for item in items] * 2
         assert rows[0]["authors"][0]["name"] == "Жюль"
         assert len(store.client().find("books")) == 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,9 +16,8 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from scrapy_redisq.errors import SettingError, SinkUnavailable
+from scrapy_redisq.errors import RedisqError, SettingError, SinkUnavailable
 from scrapy_redisq.server.url import redact
-from scrapy_redisq.settings.declared import SinkSettings
 
 ATOMIC = {"abfs", "abfss", "adl", "az", "gcs", "gs", "s3", "s3a"}
 """Protocols where an object is there from the moment at which its upload is complete."""
@@ -34,15 +36,19 @@ S3_CLIENT_OPTIONS = {
 }
 """Scrapy's settings, which its feeds use as well, and what s3fs calls them."""
 
+AT_ONCE = 16
+"""Files that are read at once: object stores take their time for each."""
 
-def open_folder(url: str, settings: Mapping[str, Any]) -> Folder:
-    """The folder at a path or an fsspec URL; ``settings`` are Scrapy's, for its ``AWS_…``.
+
+def open_folder(url: str, settings: Mapping[str, Any], name: str) -> Folder:
+    """The folder at a path or an fsspec URL; ``settings`` are Scrapy's, for its ``AWS_…``. Errors
+    say ``name``: the setting that has the URL.
 
     Writes nothing yet. Raises `SettingError` for a URL that cannot be used, `SinkUnavailable` if
     connecting, where that is part of it, does not work.
     """
     protocol, _, rest = url.partition("://") if "://" in url else ("file", "", url)
-    shown = Shown(url, settings)
+    shown = Shown(url, settings, name)
     s3 = protocol in {"s3", "s3a"}
     if "::" in url or not rest or (s3 and not rest.strip("/")):
         raise shown.wrong("a folder or a single fsspec URL")
@@ -66,16 +72,18 @@ def _s3_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: value for name, value in options.items() if value},
         "client_kwargs": {name: value for name, value in client.items() if value is not None},
-        # The pipeline tries again by itself, and claims nothing meanwhile.
+        # Pipelines try again by themselves, and claim nothing meanwhile.
         "config_kwargs": {"retries": {"total_max_attempts": 1}},
     }
 
 
 class Shown:
-    """A URL, and errors that mention it, without what is secret. ``address`` is the URL."""
+    """A URL of the setting ``name``, and errors that mention it, without what is secret.
+    ``address`` is the URL."""
 
-    def __init__(self, url: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, settings: Mapping[str, Any], name: str) -> None:
         self.address = redact(url)
+        self._name = name
         user = url.partition("://")[2].rpartition("@")[0]
         self._secrets = {str(settings.get(name) or "") for name in SECRETS}
         self._secrets |= {user.partition(":")[2]}
@@ -88,13 +96,15 @@ class Shown:
         return f"{words:.300}"
 
     def wrong(self, takes: str) -> SettingError:
-        return SettingError(SinkSettings.parquet_url.name, self.address, takes)
+        return SettingError(self._name, self.address, takes)
 
-    def cannot_write(self, error: Exception) -> SinkUnavailable:
+    def cannot_write(self, error: Exception, what: str = "no file can be written to") -> Exception:
         return SinkUnavailable(
-            f"no file can be written to {self.address} (REDISQ_PARQUET_URL): "
-            f"{type(error).__name__}: {self.words(error)}"
+            f"{what} {self.address} ({self._name}): {type(error).__name__}: {self.words(error)}"
         )
+
+    def cannot_read(self, error: Exception) -> Exception:
+        return self.cannot_write(error, "files cannot be read from")
 
 
 class Folder:
@@ -133,40 +143,97 @@ class Folder:
         """
         target = f"{self._root}/{name}"
         try:
-            if self._atomic:
-                self._system.pipe_file(target, bytes(data))
-            elif isinstance(self._system, LocalFileSystem):
-                _write_to_disk(Path(target), data)
+            if isinstance(self._system, LocalFileSystem):
+                _write_to_disk(Path(target), [data])
             else:
-                self._rename_into_place(target, bytes(data))
+                self._upload(target, lambda path: self._system.pipe_file(path, bytes(data)))
         except Exception as error:
             # The file is none of the errors' business, so that it can only be the way or the
             # other end: all of them can be mended from outside.
             raise self._shown.cannot_write(error) from None
 
-    def _rename_into_place(self, target: str, data: bytes) -> None:
+    def put_lines(self, name: str, lines: Iterable[bytes]) -> None:
+        """`put` for a large file, which several processes may write at once: the last one counts.
+
+        What processes that were killed left of it is removed. Raises also the errors of this
+        package that ``lines`` raises.
+        """
+        target = f"{self._root}/{name}"
+        try:
+            if isinstance(self._system, LocalFileSystem):
+                _write_to_disk(Path(target), lines, f".{secrets.token_hex(4)}")
+                for left in Path(self._root).glob(f".{glob.escape(name)}.*.tmp"):
+                    left.unlink()
+                return
+            with NamedTemporaryFile() as file:
+                file.writelines(lines)
+                file.flush()
+                self._upload(target, lambda path: self._system.put_file(file.name, path))
+        except RedisqError:
+            raise
+        except Exception as error:
+            raise self._shown.cannot_write(error) from None
+
+    def get(self, name: str) -> bytes:
+        """A small file's contents, b"" if there is none. Raises `SinkUnavailable`."""
+        try:
+            data: bytes = self._system.cat_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return b""
+        except Exception as error:
+            raise self._shown.cannot_read(error) from None
+        return data
+
+    def names(self, folder: str, ending: str) -> list[str]:
+        """The files in a folder below that end so, sorted, without hidden ones. Raises
+        `SinkUnavailable`."""
+        try:
+            self._system.invalidate_cache()
+            paths = self._system.find(f"{self._root}/{folder}", maxdepth=1)
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise self._shown.cannot_read(error) from None
+        names = (path.rpartition("/")[2] for path in paths if path.endswith(ending))
+        return sorted(name for name in names if name[:1] != ".")
+
+    def read(self, folder: str, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Files of a folder below, a few at a time. Raises `SinkUnavailable`."""
+        for at in range(0, len(names), AT_ONCE):
+            some = names[at : at + AT_ONCE]
+            paths = [f"{self._root}/{folder}/{name}" for name in some]
+            try:
+                contents = self._system.cat_ranges(paths, None, None, on_error="raise")
+            except Exception as error:
+                raise self._shown.cannot_read(error) from None
+            yield from zip(some, contents, strict=True)
+
+    def _upload(self, target: str, upload: Callable[[str], None]) -> None:
+        if self._atomic:
+            upload(target)
+            return
         folder, _, name = target.rpartition("/")
         hidden = f"{folder}/.{name}.tmp"
         self._system.makedirs(folder, exist_ok=True)
-        self._system.pipe_file(hidden, data)
+        upload(hidden)
         # There from an attempt before, whose answer did not arrive; some do not rename onto it.
         if self._system.exists(target):
             self._system.rm_file(target)
         self._system.mv(hidden, target)
 
 
-def _write_to_disk(target: Path, data: Any) -> None:
-    hidden = target.with_name(f".{target.name}.tmp")
+def _write_to_disk(target: Path, chunks: Iterable[bytes], token: str = "") -> None:
+    hidden = target.with_name(f".{target.name}{token}.tmp")
     if not target.parent.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         _sync(target.parent.parent)
     try:
         with hidden.open("wb") as file:
-            file.write(data)
+            file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
         hidden.replace(target)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             hidden.unlink()
         raise

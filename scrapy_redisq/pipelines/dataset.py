@@ -1,0 +1,105 @@
+"""Items of all workers as one file of JSON Lines or CSV."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+
+from scrapy_redisq.errors import RedisqError, SettingError
+from scrapy_redisq.pipelines.batch import Row
+from scrapy_redisq.pipelines.encoding import encode_row
+from scrapy_redisq.pipelines.file_batch import FilePipeline
+from scrapy_redisq.pipelines.thread import Calls
+from scrapy_redisq.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from scrapy_redisq.files.dataset import Dataset
+
+logger = logging.getLogger(__name__)
+
+LINE = "line"
+"""Where a row has its line of a part."""
+
+
+class DatasetPipeline(FilePipeline):
+    """Makes REDISQ_DATASET of the items of all workers, each item once.
+
+    Each worker writes parts beside it, as `ParquetPipeline` writes files. The worker that is the
+    last to leave the run puts all parts together: those of former runs, too. If it dies meanwhile,
+    this is done by the worker that begins the next run, by one that finds the run complete
+    (REDISQ_RUN), or by ``scrapy redisq dataset``.
+    """
+
+    _dataset: Dataset
+    _part = ""
+
+    async def open(self) -> None:
+        """Check that files can be written, and do what a worker of the run before did not."""
+        await super().open()
+        self.crawler.signals.connect(self._spider_closed, signals.spider_closed)
+        if (worker := Scheduler.of(self.crawler)) is not None:
+            worker.sees_the_end = True
+            if worker.run_session.joined.new:
+                await self._put_together(unless_current=True)
+
+    def _open(self) -> None:
+        try:
+            # Not above: it is an extra.
+            from scrapy_redisq.files import dataset  # noqa: PLC0415
+        except ImportError as error:
+            raise SettingError(
+                "ITEM_PIPELINES",
+                "scrapy_redisq.pipelines.DatasetPipeline",
+                f"what `pip install scrapy-redisq[files]` brings ({error})",
+            ) from None
+        self._line, self._new_name = dataset.line, dataset.new_name
+        self._dataset = dataset.Dataset(self.settings, self.spider_name, self.crawler.settings)
+        self._dataset.check()
+
+    def row(self, item: Any, key: str) -> Row:
+        """Raises `RowRefused` for an item that JSON cannot hold."""
+        return Row(item, key, {LINE: self._line(key, encode_row(Row(item, key)))})
+
+    async def write(self, rows: list[Row]) -> None:
+        """One part."""
+        await super().write(rows)
+        self._part = ""
+
+    def _write(self, rows: list[Row]) -> None:
+        # The first time it is tried: the item that was written last counts.
+        self._part = self._part or self._new_name(self._prefix, self._number)
+        self._dataset.write_part(self._part, [row[LINE] for row in rows])
+
+    async def _spider_closed(self) -> None:
+        worker = Scheduler.of(self.crawler)
+        if worker is None or worker.completed_run:
+            # Without a worker: this crawl shares no frontier, or came when its run was complete.
+            await self._put_together(unless_current=worker is None)
+
+    async def _put_together(self, *, unless_current: bool) -> None:
+        # Those of the pipeline end when it is closed.
+        calls = Calls("redisq-dataset")
+        try:
+            if unless_current and await calls.call(self._dataset.is_current):
+                return
+            together = await calls.call(self._dataset.put_together)
+        except RedisqError as error:
+            logger.error(
+                "%s is not put together, and stays as it was. The items are in its parts: "
+                "'scrapy redisq dataset' puts them together. %s",
+                *(self._dataset.address, error),
+            )
+            return
+        finally:
+            calls.end()
+        stats: Any = self.crawler.stats
+        stats.set_value("redisq/dataset/items", together.items)
+        logger.info(
+            "%s has %d items of %d parts", self._dataset.address, together.items, together.parts
+        )
+        if together.missing:
+            logger.warning(
+                "FEED_EXPORT_FIELDS: no item has the field %s", ", ".join(together.missing)
+            )

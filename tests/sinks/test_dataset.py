@@ -1,0 +1,277 @@
+"""One data set of many workers: what is in it, that it can be made again, and who makes it."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scrapy
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
+
+from lab.servers import wait_until
+from lab.site import Site, linked_pages
+from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch
+from scrapy_redisq.files.dataset import Dataset
+from scrapy_redisq.pipelines import DatasetPipeline
+from scrapy_redisq.settings.settings import RedisqSettings
+from tests.harness.command import Redisq
+from tests.harness.crawl import Run, constants
+from tests.sinks.conftest import Store
+
+SECONDS = "scrapy_redisq.pipelines.file_batch.FilePipeline.batch_seconds"
+TOGETHER = "items of"
+
+
+@dataclass
+class Book:
+    url: str
+    price: Decimal | None = None
+    tags: tuple[str, ...] = ()
+    published: date | None = None
+
+
+def dataset(*outputs: Path | str, spider: str = "books", **settings: Any) -> Dataset:
+    given = Settings({"REDISQ_DATASET": list(map(str, outputs)), **settings})
+    return Dataset(RedisqSettings.read(given), spider, given)
+
+
+@asynccontextmanager
+async def opened(*outputs: Path | str, **settings: Any) -> AsyncIterator[DatasetPipeline]:
+    """The pipeline of a worker, without a crawl around it."""
+    given = {"REDISQ_DATASET": list(map(str, outputs)), **settings}
+    pipeline = DatasetPipeline(Crawler(scrapy.Spider, Settings(given)))
+    pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
+    pipeline.spider_name = pipeline.frontier_name = "books"
+    await super(DatasetPipeline, pipeline).open()
+    yield pipeline
+
+
+def write(output: Path | str, *batches: dict[str, Any], **settings: Any) -> None:
+    """A worker's batches: items by the last digit of their keys."""
+
+    async def run() -> None:
+        async with opened(output, **settings) as pipeline:
+            for batch in batches:
+                await pipeline.write(
+                    [pipeline.row(item, f"{int(key):032x}") for key, item in batch.items()]
+                )
+
+    asyncio.run(run())
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
+
+
+def parts(path: Path) -> list[Path]:
+    return sorted(path.with_name(f"{path.name}.parts").glob("2*.jsonl"))
+
+
+class TestTogether:
+    def test_each_item_once(self, tmp_path: Path) -> None:
+        """Of the items of one key the one that was written last is there, in the order of time. The
+        parts have the keys, and to do it again changes nothing."""
+        out = tmp_path / "books.jsonl"
+        write(out, {"1": {"n": "old"}, "2": {"n": 2}}, {"3": {}})
+        write(out, {"1": {"n": "new\nline — \u2028"}, "4": {"n": [{"m": None}]}})
+        together = dataset(out).put_together()
+        assert together == (4, 3, [])
+        expected = [{"n": 2}, {}, {"n": "new\nline — \u2028"}, {"n": [{"m": None}]}]
+        assert lines(out) == expected
+        assert [line["redisq_key"][-1] for path in parts(out) for line in lines(path)] == [
+            *("1", "2"),
+            *("3", "1", "4"),
+        ]
+        first = out.read_bytes()
+        assert dataset(out).is_current()
+        out.unlink()
+        dataset(out).put_together()
+        assert out.read_bytes() == first
+
+    def test_csv(self, tmp_path: Path) -> None:
+        """The columns are the fields of all items; a text is as it is, other values are JSON."""
+        both = tmp_path / "books.jsonl", tmp_path / "out" / "books.csv"
+        write(both[0], {"1": Book("ü,\"'", Decimal("5.10"), ("a", "b"), date(2026, 9, 1))})
+        write(both[0], {"2": {"pages": 2**70, "used": True, "url": "u\r\nv"}, "3": {"pages": None}})
+        assert dataset(*both).put_together().items == 3
+        assert both[1].read_bytes().startswith(b"url,price,tags,published,pages,used\r\n")
+        rows = list(csv.DictReader(io.StringIO(both[1].read_bytes().decode(), newline="")))
+        nothing = dict.fromkeys(("url", "price", "tags", "published", "pages", "used"), "")
+        book = {"url": "ü,\"'", "price": "5.10", "tags": '["a","b"]', "published": "2026-09-01"}
+        assert rows == [
+            {**nothing, **book},
+            {**nothing, "url": "u\r\nv", "pages": str(2**70), "used": "true"},
+            nothing,
+        ]
+        assert len(lines(both[0])) == 3
+
+    @pytest.mark.parametrize("fields", [["url", "colour"], {"url": "URL", "colour": "Colour"}])
+    def test_chosen_fields(self, tmp_path: Path, fields: Any) -> None:
+        """FEED_EXPORT_FIELDS holds as for Scrapy's feeds; a field that no item has is told."""
+        both = tmp_path / "books.jsonl", tmp_path / "books.csv"
+        write(both[0], {"1": {"n": 1, "url": "u"}, "2": {"n": 2}})
+        together = dataset(*both, FEED_EXPORT_FIELDS=fields).put_together()
+        assert together.missing == ["colour"]
+        url, colour = dict(fields).values() if isinstance(fields, dict) else fields
+        assert lines(both[0]) == [{url: "u"}, {}]
+        assert both[1].read_text() == f"{url},{colour}\nu,\n,\n"
+
+    def test_half_a_part_does_not_count(self, tmp_path: Path) -> None:
+        """The rest of a killed worker is passed over. It is removed where it is a whole data set,
+        and a line of another program is named."""
+        out = tmp_path / "books.jsonl"
+        write(out, {"1": {"n": 1}})
+        (part,) = parts(out)
+        part.with_name(f".{part.name}.tmp").write_text('{"redisq_key":"00')
+        half = tmp_path / ".books.jsonl.1234.tmp"
+        half.touch()
+        dataset(out).put_together()
+        assert lines(out) == [{"n": 1}]
+        assert not half.exists()
+        part.with_name("2foreign.jsonl").write_text('{"n":1}\n')
+        with pytest.raises(SinkMismatch, match=r"line 1 of .*books\.jsonl\.parts/2foreign\.jsonl"):
+            dataset(out).put_together()
+        assert lines(out) == [{"n": 1}]
+        assert len(list(tmp_path.iterdir())) == 2
+
+    def test_two_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who was overtaken by another process, which knew more parts, does it again."""
+        out = tmp_path / "books.jsonl"
+        write(out, {"1": {"n": 1}})
+        slow, made = dataset(out), Dataset._made
+
+        def overtaken(self: Dataset, *arguments: Any) -> Any:
+            yield from [*made(self, *arguments)][:1]
+            monkeypatch.setattr(Dataset, "_made", made)
+            write(out, {"2": {"n": 2}})
+            dataset(out).put_together()
+            yield from made(self, *arguments)
+
+        monkeypatch.setattr(Dataset, "_made", overtaken)
+        assert slow.put_together().items == 2
+        assert lines(out) == [{"n": 1}, {"n": 2}]
+
+    def test_object_store(self, store: Store) -> None:
+        """The same in a bucket."""
+        out = "s3://books/%(spider)s/all.jsonl"
+        write(out, {"1": {"n": 1}, "2": {"n": 2}}, {"1": {"n": 3}}, **store.settings)
+        made = dataset(out, **store.settings)
+        assert made.put_together() == (2, 2, [])
+        assert made.is_current()
+        assert store.client().cat_file("books/books/all.jsonl") == b'{"n":2}\n{"n":3}\n'
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"REDISQ_DATASET": "books.xml"}, "REDISQ_DATASET"),
+            ({"REDISQ_DATASET": "%(time)s.csv"}, "REDISQ_DATASET"),
+            ({"REDISQ_DATASET": ""}, "ends in .jsonl or .csv"),
+            ({"REDISQ_DATASET": "%(run)s.csv"}, "REDISQ_RUN names the run"),
+            ({"REDISQ_DATASET": "/proc/books.csv"}, "written to /proc/ (REDISQ_DATASET)"),
+            ({"REDISQ_DATASET": "nope://x/books.csv"}, "REDISQ_DATASET"),
+        ],
+    )
+    def test_at_start(self, settings: dict[str, Any], words: str) -> None:
+        """The error names the setting."""
+        given = Settings(settings)
+        with pytest.raises(RedisqError) as caught:
+            Dataset(RedisqSettings.read(given), "books", given).check()
+        assert words in str(caught.value)
+
+    def test_items_that_are_no_json(self, tmp_path: Path) -> None:
+        """They are refused by name, before they are in a part."""
+
+        async def run() -> None:
+            async with opened(tmp_path / "books.csv") as pipeline:
+                with pytest.raises(RowRefused, match=r"'price': .*JSON has no number nan"):
+                    pipeline.row({"n": 1, "price": float("nan")}, "0" * 32)
+                with pytest.raises(RowRefused, match="'lock'"):
+                    pipeline.row({"lock": object()}, "0" * 32)
+
+        asyncio.run(run())
+
+
+class TestCrawls:
+    def settings(self, *outputs: Path, **more: Any) -> dict[str, Any]:
+        return {
+            "ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.DatasetPipeline": 300}),
+            "REDISQ_DATASET": ",".join(map(str, outputs)),
+            **constants({SECONDS: 0.3}),
+            "REDISQ_LEASE_TTL": 1.5,
+            **more,
+        }
+
+    def test_killed_worker(self, crawl: Run, tmp_path: Path) -> None:
+        """A worker is killed while rows wait for their part: each item is in the data set once, and
+        the worker that is left puts it together."""
+        out, table = tmp_path / "all.jsonl", tmp_path / "all.csv"
+        with Site(linked_pages(200, delay=0.03)) as site:
+            workers = crawl.fleet(3, "follow", site, self.settings(out, table))
+            dying = workers.pop()
+            pid = f".{dying.process.pid}-"
+            wait_until(
+                lambda: any(pid in path.name for path in parts(out)), 30, "a part of the dying one"
+            )
+            dying.kill()
+            for worker in workers:
+                assert worker.wait().reason == "finished", worker.log
+            refetched = sum(site.counts().values()) - 200
+        assert refetched > 0, "no page waited for its part when the worker died"
+        numbers = sorted(int(item["url"].rpartition("/")[2]) for item in lines(out))
+        assert numbers == [*range(200)]
+        assert len(table.read_text().splitlines()) == 201
+        assert sum(TOGETHER in worker.log for worker in workers) == 1
+        assert {worker.stats.get("redisq/dataset/items") for worker in workers} == {None, 200}
+
+    def test_killed_while_it_puts_together(
+        self, crawl: Run, redisq: Redisq, tmp_path: Path
+    ) -> None:
+        """The next start does it, at the begin of the next run, or when the run is complete; and so
+        does the command."""
+        out = tmp_path / "all.jsonl"
+        with Site(linked_pages(5)) as site:
+            given = self.settings(out, REDISQ_RUN="first")
+
+            def undone() -> None:
+                for path in (out, tmp_path / "all.jsonl.parts" / "_together"):
+                    path.unlink()
+
+            crawl("follow", site, given).wait()
+            assert len(lines(out)) == 5
+            undone()
+            again = crawl("follow", site, given).wait()
+            assert "Nothing to do" in again.log
+            assert len(lines(out)) == 5, again.log
+            undone()
+            begins = crawl("follow", site, {**given, "REDISQ_RUN": "second"}).wait()
+            assert begins.log.count(TOGETHER) == 2
+            assert len(lines(out)) == 5
+            undone()
+            assert "5 items of 2 parts" in redisq("dataset", "follow", REDISQ_DATASET=str(out)).out
+        assert len(lines(out)) == 5
+
+    def test_nobody_can_put_it_together(self, crawl: Run, tmp_path: Path) -> None:
+        """The log says what is wrong, and what to do; the items are in their parts."""
+        out = tmp_path / "all.jsonl"
+        with Site(linked_pages(3)) as site:
+            parts_of = tmp_path / "all.jsonl.parts"
+            parts_of.mkdir()
+            (parts_of / "1.jsonl").write_text("{}\n")
+            worker = crawl("follow", site, self.settings(out)).wait()
+        assert worker.reason == "finished"
+        assert "is not put together, and stays as it was" in worker.log
+        assert "scrapy redisq dataset" in worker.log
+        assert sum(len(lines(path)) for path in parts(out)) == 3
