@@ -61,24 +61,6 @@ _OTHER_STATS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Group:
-    """Spiders that are crawled by one process, or by two."""
-
-    how: str
-    spiders: tuple[str, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
-    twice: str = ""
-    """A spider that the process crawls twice, as two workers of one frontier."""
-    ours: tuple[str, ...] = ("one", "two")
-    """By how many workers, beside Scrapy's own scheduler."""
-
-    @property
-    def modes(self) -> dict[str, int]:
-        """Each with the number of its processes."""
-        return {mode: number for mode, number in MODES.items() if mode in ("own", *self.ours)}
-
-
 @dataclass
 class Outcome:
     """What a spider did, by however many workers."""
@@ -121,21 +103,21 @@ class Cleaner:
 
 
 class Comparison:
-    """Runs the spiders of a group in one of three ways, and keeps what they did."""
+    """Runs spiders in each of three ways, and keeps what they did."""
 
-    def __init__(self, name: str, group: Group, folder: Path, redis_url: str) -> None:
-        self.name, self.group, self.folder, self._redis_url = name, group, folder, redis_url
+    def __init__(self, spiders: tuple[str, ...], folder: Path, redis_url: str) -> None:
+        self.spiders, self.folder, self._redis_url = spiders, folder, redis_url
         loader = SpiderLoader.from_settings(Settings(COMMON))
-        self.classes: list[type[Compared]] = [loader.load(each) for each in group.spiders]
+        self.classes: list[type[Compared]] = [loader.load(each) for each in spiders]
         self.outcomes: dict[str, dict[str, Outcome]] = {}
 
     def run(self) -> None:
         """Crawl with Scrapy's scheduler, and with this one by one and by two workers, at once."""
         with contextlib.ExitStack() as stack:
             pages = [each.pages for each in self.classes]
-            sites = {mode: stack.enter_context(Hosts(pages)) for mode in self.group.modes}
+            sites = {mode: stack.enter_context(Hosts(pages)) for mode in MODES}
             processes = {}
-            for mode, workers in self.group.modes.items():
+            for mode, workers in MODES.items():
                 for worker in range(workers):
                     processes[mode, worker] = self._start(mode, worker, sites[mode])
                     stack.callback(processes[mode, worker].kill)
@@ -151,41 +133,30 @@ class Comparison:
                 self.outcomes[mode] = self._gather(mode, site)
 
     def _start(self, mode: str, worker: int, site: Hosts) -> Forked:
-        """One process that crawls all spiders of the group."""
-        settings = {**COMMON, **self.group.settings}
+        """One process that crawls all spiders."""
+        settings: dict[str, Any] = {**COMMON}
         if mode != "own":
-            frontier = f"{mode}-{self.name}-%(spider)s"
+            frontier = f"{mode}-%(spider)s"
             # So many crawls in a process may keep its event loop for a while.
             url = f"{self._redis_url}?socket_timeout=60"
             settings |= {**SHARED, "REDISQ_URL": url, "REDISQ_FRONTIER": frontier}
             if mode == "two":  # or one of them would take all
                 settings["REDISQ_MAX_LEASES"] = 1
-        crawls = []
-        for number, spider in enumerate(self.group.spiders):
-            numbers = [worker]
-            crawlers = MODES[mode]
-            if mode == "one" and spider == self.group.twice:
-                numbers = [0, 1]
-                crawlers = 2
-            crawls += [self._crawl(mode, spider, one, crawlers, site, number) for one in numbers]
+        crawls = [
+            self._crawl(mode, spider, worker, site, number)
+            for number, spider in enumerate(self.spiders)
+        ]
         output = self._output(mode, worker)
         report, file = output.with_suffix(".json"), output.with_suffix(".job")
-        job: Job = {
-            "how": self.group.how,
-            "crawls": crawls,
-            "settings": settings,
-            "report": str(report),
-        }
+        job: Job = {"crawls": crawls, "settings": settings, "report": str(report)}
         file.write_text(json.dumps(job))
         return fork("tests.compatibility.worker", [str(file)], ROOT, output, os.environ)
 
-    def _crawl(
-        self, mode: str, spider: str, worker: int, workers: int, site: Hosts, number: int
-    ) -> Crawl:
-        """One spider, as one of ``workers``: two in one folder, as on one machine."""
+    def _crawl(self, mode: str, spider: str, worker: int, site: Hosts, number: int) -> Crawl:
+        """One spider, as one worker: two are in one folder, as on one machine."""
         folder = self.folder / mode / spider
         folder.mkdir(parents=True, exist_ok=True)
-        gates = [f"{folder}/gate-{each}" for each in range(workers)]
+        gates = [f"{folder}/gate-{each}" for each in range(MODES[mode])]
         return {
             "label": f"{spider}#{worker}",
             "spider": spider,
@@ -209,7 +180,7 @@ class Comparison:
         clean = Cleaner(self.folder / mode)
         outcomes = {
             spider: Outcome(Counter({clean(page): n for page, n in site.fetched(number).items()}))
-            for number, spider in enumerate(self.group.spiders)
+            for number, spider in enumerate(self.spiders)
         }
         for worker in range(MODES[mode]):
             reports = json.loads(self._output(mode, worker).with_suffix(".json").read_text())
@@ -241,7 +212,7 @@ class Found:
 def differences(comparison: Comparison) -> Iterator[Found]:
     """What differs from Scrapy's own scheduler."""
     own = comparison.outcomes["own"]
-    for mode in comparison.group.ours:
+    for mode in ("one", "two"):
         for spider, ours in comparison.outcomes[mode].items():
             scrapys = own.get(spider, Outcome(Counter()))
             for what in ("pages", "items"):

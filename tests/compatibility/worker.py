@@ -6,7 +6,6 @@ spider did to the file ``report``: its items, stats, and what was logged from WA
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import signal
@@ -18,10 +17,9 @@ from typing import Any, TypedDict
 
 from itemadapter import ItemAdapter
 from scrapy import signals
-from scrapy.crawler import AsyncCrawlerProcess, AsyncCrawlerRunner, Crawler, CrawlerProcess
+from scrapy.crawler import AsyncCrawlerProcess, Crawler
 from scrapy.settings import Settings
 from scrapy.spiderloader import SpiderLoader
-from scrapy.utils.defer import deferred_from_coro
 
 crawling: ContextVar[str] = ContextVar("crawling", default="")
 """The crawl that this context belongs to: timers, sockets and tasks inherit it."""
@@ -35,8 +33,6 @@ class Crawl(TypedDict):
 
 
 class Job(TypedDict):
-    how: str
-    """AsyncCrawlerProcess, CrawlerProcess, AsyncCrawlerRunner or asyncio.run."""
     crawls: list[Crawl]
     settings: dict[str, Any]
     report: str
@@ -94,10 +90,10 @@ def crawler_of(crawl: Crawl, common: Settings, report: Report) -> Crawler:
     return crawler
 
 
-def begin(runner: Any, crawl: Crawl, crawler: Crawler) -> Any:
+def begin(process: AsyncCrawlerProcess, crawl: Crawl, crawler: Crawler) -> None:
     crawling.set(crawl["label"])
     try:
-        return runner.crawl(crawler, label=crawl["label"], **crawl["arguments"])
+        process.crawl(crawler, label=crawl["label"], **crawl["arguments"])
     finally:
         crawling.set("")
 
@@ -118,44 +114,17 @@ def main(job: Job) -> None:
     settings = Settings()
     settings.setdict(job["settings"], priority="project")
     reports = {crawl["label"]: _report() for crawl in job["crawls"]}
-    how = job["how"]
-    process: Any = None
-    if how.endswith("Process"):
-        kind = {"AsyncCrawlerProcess": AsyncCrawlerProcess, "CrawlerProcess": CrawlerProcess}[how]
-        process = kind(settings)
+    process = AsyncCrawlerProcess(settings)
     logging.captureWarnings(True)
     warnings.simplefilter("always")
     logging.getLogger().addHandler(Notes(reports))
-    if process is None and how != "asyncio.run":
-        from scrapy.utils.reactor import install_reactor  # noqa: PLC0415
-
-        install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
-
     made: list[tuple[Crawl, Crawler]] = []
     signal.signal(signal.SIGUSR1, lambda *_: tell(made))
-
-    def crawlers() -> list[tuple[Crawl, Crawler]]:
-        for one in job["crawls"]:
-            made.append((one, crawler_of(one, settings, reports[one["label"]])))
-        return made
-
-    async def by_runner() -> None:
-        runner = AsyncCrawlerRunner(settings)
-        await asyncio.gather(*[begin(runner, *each) for each in crawlers()])
-
-    if process is not None:
-        for each in crawlers():
-            begin(process, *each)
-        process.start()
-    elif how == "asyncio.run":
-        asyncio.run(by_runner())
-    else:
-        from twisted.internet.task import react  # noqa: PLC0415
-
-        try:
-            react(lambda reactor: deferred_from_coro(by_runner()))
-        except SystemExit as ended:
-            assert not ended.code, ended
+    for one in job["crawls"]:
+        made.append((one, crawler_of(one, settings, reports[one["label"]])))
+    for each in made:
+        begin(process, *each)
+    process.start()
     for one, crawler in made:
         reports[one["label"]]["stats"] = shown(crawler.stats.get_stats() if crawler.stats else {})
     Path(job["report"]).write_text(json.dumps(reports))

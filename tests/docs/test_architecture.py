@@ -32,6 +32,11 @@ def _load(path: Path) -> ModuleType:
 draw = _load(ROOT / "docs" / "draw.py")
 
 ROOMS = list(draw.rooms())
+in_one_process = pytest.mark.xdist_group("code")
+"""Each process that parses all of the package takes a second for it."""
+
+pytestmark = in_one_process
+
 FLOOR_OF = {room: number for number, floor in enumerate(draw.floors()) for room in floor}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import scrapy_redisq
 from scrapy_redisq import reasons
+from tests.docs.test_architecture import draw, in_one_process
 
 PACKAGE = Path(scrapy_redisq.__file__).parent
 ROOT = PACKAGE.parent
@@ -28,6 +29,7 @@ LINKING = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 LINKING += [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {name: (ROOT / name).read_text("utf-8") for name in DOCUMENTS}
 
+pytestmark = in_one_process
 each_document = pytest.mark.parametrize("name", DOCUMENTS)
 
 
@@ -41,7 +43,7 @@ def classes() -> dict[str, set[str]]:
     """The classes of the package, each with its methods and those of classes of the same name."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(draw.parsed(path)):
             if isinstance(node, ast.ClassDef):
                 found[node.name] |= {
                     part.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import scrapy_redisq
@@ -12,15 +13,23 @@ from scrapy_redisq.control.frontier_status import SINK_COUNTS
 from scrapy_redisq.serialization.identity import ID_KEY
 from scrapy_redisq.serialization.meta import DELAY_KEY, SESSION_KEY
 from scrapy_redisq.serialization.recurrence import EVERY_KEY, SEEN_TTL_KEY
+from tests.docs.test_architecture import draw, in_one_process
 
 PACKAGE = Path(scrapy_redisq.__file__).parent
 REFERENCE = PACKAGE.parent / "docs/reference"
 
+pytestmark = in_one_process
 
-def texts() -> Iterator[str]:
+
+@cache
+def texts() -> list[str]:
     """All texts of the package, f-strings with {} where a value is."""
+    return [*_texts()]
+
+
+def _texts() -> Iterator[str]:
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(draw.parsed(path)):
             if isinstance(node, ast.JoinedStr):
                 yield "".join(
                     str(getattr(part, "value", "{}")) if isinstance(part, ast.Constant) else "{}"

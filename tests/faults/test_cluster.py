@@ -68,7 +68,8 @@ def slot_of(shard: int = 0) -> int:
     return int(key_slot(meta_key("fault", shard).encode()))
 
 
-@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=full)])
+@full
+@pytest.mark.parametrize("shards", [1, 3])
 def test_f51_a_slot_moved_key_by_key(rig: Rig, shards: int) -> None:
     """A shard's hash slot is moved to another master by MIGRATE, each key of it under load."""
     cluster = set_up(rig, replicas=0, REDISQ_SHARDS=shards)
@@ -244,7 +245,7 @@ def test_f59_cut_off_from_workers(rig: Rig) -> None:
     assert_quiet_about(rig, 1)
 
 
-@pytest.mark.long
+@full
 def test_f60_the_end_without_most_masters(rig: Rig) -> None:
     """All is done, and one master of three says so, on the lesser side of a split that nobody has
     noticed yet: no worker says `finished` before the others answer again."""

@@ -67,6 +67,7 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
         assert ("Redis lost recent writes" in worker.log) is bool(lost)
 
 
+@pytest.mark.full
 def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
     """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds,
     and another restart changes nothing of that."""
@@ -276,6 +277,7 @@ def kill_clients(rig: Rig) -> Callable[[], object]:
     return kill
 
 
+@pytest.mark.full
 def test_f26_clients_killed(rig: Rig) -> None:
     """CLIENT KILL every second."""
     rig.set_up(server="redis-6", delay=rig.size.pick(0.4, 0.06))

@@ -61,13 +61,8 @@ def finish_at_another(rig: Rig, group: Sentinels, fleet: list[Crawl], hits: int)
     assert_survived_at(rig, group, allowed)
 
 
-@pytest.mark.parametrize(
-    ("kind", "min_replicas"),
-    [
-        *(pytest.param(kind, 0, marks=pytest.mark.full) for kind in ("redis-6", "redis-7")),
-        ("redis-7", 1),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "min_replicas"), [("redis-6", 0), ("redis-7", 0), ("redis-7", 1)])
 def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
     """SENTINEL FAILOVER with open connections, with and without min-replicas-to-write."""
     group = set_up(rig, kind, delay=rig.size.pick(0.1, 0.02), min_replicas=min_replicas)
@@ -131,7 +126,7 @@ def test_f68_sentinels_away(rig: Rig) -> None:
         assert len(rig.warnings(worker, "and more than half have to")) <= 1
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_f65_split(rig: Rig) -> None:
     """A worker is cut off with the old primary: it fetches all that is left and does not end, while
     the others go on with a new one. Then the old one becomes a replica."""

@@ -75,6 +75,7 @@ def assert_flat(rig: Rig, before: list[int]) -> None:
     assert grown < GROWTH
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> None:
     """F01 with three items a page in PostgreSQL: each of them is there once."""
@@ -150,6 +151,7 @@ def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
     assert_all_facts(rig, database)
 
 
+@pytest.mark.full
 def test_f42_refused_row(rig: Rig, database: Database) -> None:
     """One row of 500 breaks a constraint: the others are stored, its page is a dead letter."""
     rig.set_up(pages=1, page=lambda path: Answer() if path == "/0" else None, database=database)

@@ -157,7 +157,7 @@ def test_a_push_while_a_server_is_away(cluster: Cluster, which: str) -> None:
     """It ends, says how many requests were pushed, and may be tried again; one that begins then
     adds nothing."""
     urls = [f"https://{host}.example/{page}" for page in range(60) for host in "abcdefgh"]
-    with Frontier.from_url(f"{cluster.url}?socket_timeout=2", "books") as frontier:
+    with Frontier.from_url(f"{cluster.url}?socket_timeout=1", "books") as frontier:
         frontier.push(urls[:1])
         config = frontier.config()
         assert config is not None
@@ -188,8 +188,8 @@ def test_a_push_while_a_server_is_away(cluster: Cluster, which: str) -> None:
 
 
 def test_a_crawl_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """Two workers, hosts on all masters, each page once; items by RedisPipeline, and a feed for
-    each worker."""
+    """Two workers, hosts on all masters, each page once, though a hash slot moves meanwhile; items
+    by RedisPipeline, and a feed for each worker."""
     feeds = {f"{tmp_path}/items-%(worker)s.json": {"format": "json", "overwrite": True}}
     settings = {
         "REDISQ_URL": cluster.url,
@@ -199,6 +199,7 @@ def test_a_crawl_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     run = Run(tmp_path, settings)
     with Site(lambda path: "page", hosts=6) as site:
         workers = run.fleet(2, "hosts", sites=site.urls(6), pages=10)
+        move(cluster, key_slot(meta_key("hosts", 0).encode()))
         for worker in workers:
             assert worker.wait().reason == "finished", worker.log
             assert "Traceback" not in worker.log
