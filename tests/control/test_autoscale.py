@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ import pytest
 from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
-from scrapy_redisq.commands.autoscale import _signals
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.ops.autoscale import (
@@ -394,7 +392,7 @@ def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> N
             return [one["pid"] for one in frontier.status()["workers"] if one["alive"]]
 
         command = crawl_command(
-            redis_server, tmp_path, site.url, "REDISQ_LEASE_TTL=4", "REDISQ_RESUME=False"
+            redis_server, tmp_path, site.url, "REDISQ_LEASE_TTL=2", "REDISQ_RESUME=False"
         )
         process, log = autoscale("--max", "2", "--", *command)
         wait_until(lambda: len(workers()) == 2, 60, f"two workers, see {log}")
@@ -443,24 +441,6 @@ def test_signals(autoscale: Any) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 3, log.read_text()
     assert "give its workers one REDISQ_RUN" in log.read_text()
-
-
-def test_a_lost_terminal() -> None:
-    """The shell's signal beside the kernel's is no second one; under nohup it is none at all."""
-    stops: list[int] = []
-    fleet: Any = SimpleNamespace(stop=lambda: stops.append(1))
-    before = signal.getsignal(signal.SIGHUP)
-    for handler, expected in ((signal.SIG_DFL, 1), (signal.SIG_IGN, 0)):
-        signal.signal(signal.SIGHUP, handler)
-        try:
-            with _signals(fleet):
-                for _ in range(2):
-                    signal.raise_signal(signal.SIGHUP)
-            assert signal.getsignal(signal.SIGHUP) == handler
-        finally:
-            signal.signal(signal.SIGHUP, before)
-        assert len(stops) == expected
-        stops.clear()
 
 
 def test_a_crawl_that_fails_at_once(redisq: Redisq, tmp_path: Path) -> None:

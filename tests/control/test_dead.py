@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ import pytest
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control import dead_letters as letters_module
-from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Finish
 from tests.control.member import Member, die, some_urls
 from tests.harness.command import Redisq
@@ -186,31 +183,6 @@ def test_a_name_that_is_none(
     assert (tmp_path / "old").read_text() == "kept"
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-def test_letters_that_come_and_go_while_they_are_read(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, shards: int
-) -> None:
-    """Nothing that is there all the while is skipped, or comes twice: new ones, purged ones, the
-    one at which the reader is."""
-    monkeypatch.setattr(letters_module, "READ_BATCH", 5)
-    config = FrontierConfig(shards=shards)
-    with Frontier.from_url(redis_server.url, "books", config=config) as frontier:
-        for host in "abc":
-            frontier.push(f"https://{host}.example/{n}" for n in range(10))
-        member = Member(frontier)
-        for session, lease in member.claim():
-            session.add(Finish(lease.id, "dead", "download"))
-            member.exchange(session)
-        before = [letter.id for letter in frontier.dead()]
-        assert len(set(before)) == len(before) == 30
-        reader = frontier.dead()
-        read = [next(reader).id for _ in range(5)]
-        die(frontier, "w2", 12)
-        assert frontier.purge([before[4], before[6], *before[:2], before[11]]) == 5
-        read += [letter.id for letter in reader]
-        assert read == [each for each in before if each not in {before[6], before[11]}]
-
-
 def test_purging_while_others_die(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
     """`purge --exported` deletes what the file has, not what came after it."""
     die(frontier, "w1", 250)
@@ -302,23 +274,6 @@ def test_nothing_to_export(redisq: Redisq, frontier: Frontier, tmp_path: Path) -
     assert path.read_text() == "good"
     ran = redisq("dead", "export", "books", str(tmp_path / "new"), "--reason", "x")
     assert (ran.code, (tmp_path / "new").read_text()) == (0, "")
-
-
-def test_where_an_export_goes(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
-    """What a link leads to is replaced; a pipe or a folder is left alone, and an error."""
-    die(frontier, "w1", 2)
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    (tmp_path / "file").write_text("old")
-    assert redisq("dead", "export", "books", "link").code == 0
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "file").read_text().count("\n") == 2
-    os.mkfifo(tmp_path / "pipe")
-    for place in ("pipe", str(tmp_path), "no/file"):
-        ran = redisq("dead", "export", "books", place)
-        assert (ran.code, ran.err.count("\n")) == (1, 1)
-    assert (tmp_path / "pipe").is_fifo()
-    assert redisq("dead", "purge", "books", "--exported", "no").err.count("\n") == 1
-    assert redisq("dead", "purge", "books", "0-1", "--exported", "link").code == 2
 
 
 HEADER: dict[str, Any] = {

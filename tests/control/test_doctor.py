@@ -17,7 +17,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
 from lab.cluster import Cluster
-from lab.servers import RedisServer, any_server, wait_until
+from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights
@@ -90,21 +90,6 @@ def test_a_bad_server(redisq: Redisq, redis_server: RedisServer) -> None:
     assert any("maxmemory-policy is allkeys-lru" in line["what"] for line in lines)
     assert any("(maxmemory) used" in line["what"] for line in lines)
     assert ran.code == 1
-
-
-def test_a_server_that_takes_no_writes(redisq: Redisq) -> None:
-    """As with a full disk (MISCONF): what else is to be said of it is said all the same."""
-    with contextlib.closing(RedisServer(any_server())) as server, server.client() as client:
-        (server.folder / "dump.rdb").mkdir()  # no snapshot can be written
-        client.config_set("save", "3600 1")
-        client.bgsave()
-        wait_until(
-            lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 10, "it failed"
-        )
-        found = json.loads(redisq("doctor", "--json", REDISQ_URL=server.url).out)["lines"]
-    told = [line["what"] for line in found if line["about"] == "Server"]
-    assert "it takes no writes" in told
-    assert any(what.startswith("round trip") for what in told)
 
 
 BUSY = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -14,10 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from aiohttp import web
 
 from lab.proxy import Proxy
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Finish
@@ -90,35 +88,6 @@ def test_connections_that_ask_nothing(
             silent[-2].recv(1)
 
 
-def test_connections_that_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They ask, and leave the answers in the server: of them no more stay open than of others."""
-    monkeypatch.setattr(serving, "MOST_SILENT", 10)
-    asked: dict[asyncio.BaseTransport, None] = {}
-
-    async def answer(request: web.Request) -> web.Response:
-        assert request.transport is not None
-        asked[request.transport] = None
-        return web.Response(body=bytes(1_000_000))
-
-    def app() -> web.Application:
-        made = web.Application()
-        made.add_routes([web.get("/", answer)])
-        return made
-
-    def still_open() -> int:
-        return sum(one.get_extra_info("socket").fileno() >= 0 for one in asked)
-
-    with (
-        contextlib.closing(Answering(app)) as running,
-        contextlib.ExitStack() as opened,
-    ):
-        for number in range(1, 31):
-            one = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), 10))
-            one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 8)
-            wait_until(lambda: len(asked) == number, 10, "it has asked")  # noqa: B023
-        wait_until(lambda: still_open() <= 10, 10, "the oldest are gone")
-
-
 def crawl(frontier: Frontier) -> Member:
     """Six requests: two queued, two with a worker, one done, one dead; and two duplicates."""
     frontier.push([*some_urls(6), *some_urls(2)])
@@ -185,33 +154,6 @@ def test_figures(redis_server: RedisServer) -> None:
 def measured(found: Values) -> set[str]:
     """The crawls whose memory is told."""
     return {name for name in "abc" if f"redisq_memory_bytes{{crawl={name},part=run}}" in found}
-
-
-def test_memory_of_many_crawls(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take turns where there is no time for all of them in a scrape: none is left out, and who
-    was looked at longest ago is next. The others keep what they had."""
-    monkeypatch.setattr("scrapy_redisq.ops.metrics.exposition.MEMORY_TAKES", 0.0)
-    looked: list[str] = []
-    memory = Frontier.memory
-
-    def noted(frontier: Frontier) -> object:
-        looked.append(frontier.name)
-        return memory(frontier)
-
-    monkeypatch.setattr(Frontier, "memory", noted)
-    exposition = Exposition()
-    with contextlib.ExitStack() as opened:
-        frontiers = [
-            opened.enter_context(Frontier.from_url(redis_server.url, name)) for name in "abc"
-        ]
-        for frontier in frontiers:
-            frontier.push(some_urls(1))
-        told = [measured(values(exposition.text(frontiers).decode())) for _ in range(4)]
-        assert (told, looked) == ([{"a"}, {"a", "b"}, {*"abc"}, {*"abc"}], [*"abc"])
-        monkeypatch.setattr("scrapy_redisq.ops.metrics.exposition.MEMORY_EVERY", 0.0)
-        for _ in range(4):
-            exposition.text(frontiers)
-        assert looked == [*"abcabca"]
 
 
 def test_memory_that_cannot_be_looked_at(redis_server: RedisServer) -> None:

@@ -121,16 +121,6 @@ def test_terminals_without_utf_8(
             assert (r"\u2192 parse_" if encoding != "utf-8" else "→ parse_ü") in told
 
 
-def test_nobody_reads(redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its disk is full there is an exit code and no traceback."""
-    frontier.push(some_urls(3))
-    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", full)
-        ran = redisq("slots")
-    assert (ran.code, ran.err.count("\n")) == (1, 1)
-    assert "No space left" in ran.err
-
-
 @pytest.mark.parametrize(
     ("args", "code"),
     [
@@ -209,17 +199,6 @@ def test_no_number_vanishes(width: int) -> None:
         words = set(text.replace(",\n", "\n").replace(", ", " ").split())
         assert set(parts.split()) <= words
         assert "…" not in text
-
-
-def test_a_terminal_that_does_not_know_its_width(
-    redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``COLUMNS=0``: tables are as in a pipe."""
-    frontier.push(["https://a.example/"])
-    ran = redisq("slots", "books")
-    monkeypatch.setenv("COLUMNS", "0")
-    assert "a.example" in ran.out
-    assert redisq("slots", "books") == ran
 
 
 def test_redis_goes_away_in_an_export(

@@ -85,8 +85,8 @@ def test_bloom_filters(each_server: RedisServer) -> None:
     """They say probably, and cannot forget."""
     config = FrontierConfig(dupefilter="bloom", capacity=1_000)
     with Frontier.from_url(each_server.url, NAME, config=config) as frontier:
-        frontier.push([URL, *(f"{URL}{n}" for n in range(2_500))])
-        for url in (SAME, f"{URL}0", f"{URL}2499"):
+        frontier.push([URL, *(f"{URL}{n}" for n in range(1_200))])
+        for url in (SAME, f"{URL}0", f"{URL}1199"):
             told = frontier.url(url)
             assert (told["seen"], told["certain"]) == (True, False)
         told = frontier.url("https://a.example/no")

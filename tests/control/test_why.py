@@ -256,17 +256,6 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
     assert reason() == "complete"
 
 
-@pytest.mark.parametrize("field", ["max_pending", "max_memory"])
-def test_a_limit_of_another_hand(redis_server: RedisServer, field: str) -> None:
-    """What holds a push back is no number: looks and pushes name the key."""
-    with Frontier.from_url(redis_server.url, NAME) as frontier, redis_server.client() as client:
-        frontier.push(["https://a.example/"])
-        client.hset(f"redisq:{{{NAME}:0}}:meta", field, "x")
-        for look in (frontier.why, frontier.look, lambda: frontier.push(["https://b.example/"])):
-            with pytest.raises(FrontierCorrupt, match="meta"):
-                look()
-
-
 def test_a_key_that_was_damaged(frontier: Frontier, member: Make, client: redis.Redis) -> None:
     """The mark that a worker has left is told, also where no look meets the key, until a person
     takes it away."""

@@ -359,15 +359,15 @@ def test_connection_errors(crawl: Run, redis_server: RedisServer) -> None:
     and other hosts are not slowed."""
     with Site(lambda path: Answer("x", delay=0.02), hosts=2) as site, Tried(site.port) as proxy:
         sites = f"http://127.0.0.1:{proxy.port} http://127.0.0.2:{site.port}"
-        worker = crawl("hosts", None, {"RETRY_TIMES": 1}, sites=sites, pages=150)
+        worker = crawl("hosts", None, {"RETRY_TIMES": 1}, sites=sites, pages=80)
         wait_until(lambda: len(starts(site, "127.0.0.1")) > 20, 30, "some pages")
         proxy.reset_share, broken_at = 1.0, time.monotonic()
         # As long as that lasts the other host is crawled, to its end.
-        wait_until(lambda: len(starts(site, "127.0.0.2")) == 150, 60, "the other host is done")
+        wait_until(lambda: len(starts(site, "127.0.0.2")) == 80, 60, "the other host is done")
         tried = len(starts(site, "127.0.0.1"))
         proxy.reset_share, seconds = 0.0, time.monotonic() - broken_at
         assert worker.wait().reason == "finished"
-    assert tried < 150
+    assert tried < 80
     stats = worker.stats
     # First those that were in progress, and others in the place of those whose answers were still
     # on their way; then one after each pause, of which the n-th is 25 ms * 2^n at least.
@@ -377,7 +377,7 @@ def test_connection_errors(crawl: Run, redis_server: RedisServer) -> None:
     assert after_pauses <= 1 + math.log2(1 + seconds / 0.025)
     assert stats["redisq/sent_back"] >= 1
     assert stats.get("retry/max_reached", 0) == 0
-    assert stats["item_scraped_count"] == 300
+    assert stats["item_scraped_count"] == 160
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         assert frontier.status()["dead"] == 0
 
@@ -449,10 +449,10 @@ def test_a_url_that_hangs_while_others_are_answered(crawl: Run) -> None:
         assert site.counts()["/3"] == 2
 
 
-@pytest.mark.parametrize("failing", [("/2",), ("/5", "/12")])
-def test_a_slot_that_fails_is_tried_beside_what_hangs(crawl: Run, failing: tuple[str, ...]) -> None:
+def test_a_slot_that_fails_is_tried_beside_what_hangs(crawl: Run) -> None:
     """A page that hangs was begun before its slot failed: it keeps no other from being the next
     try, also where the slot fails again soon after."""
+    failing = ("/5", "/12")
     others_done, failed = threading.Event(), Counter[str]()
 
     def page(path: str) -> Answer:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 import scrapy
 
-from lab.launcher import fork
 from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, linked_pages
@@ -22,7 +19,7 @@ from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
 from tests.harness.busy import Busy
 from tests.harness.command import Redisq
-from tests.harness.crawl import PROJECT, Crawl, Run, several, wait_until_joined
+from tests.harness.crawl import Crawl, Run, several, wait_until_joined
 
 SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 NOBODY = "redis://user:s3cret@127.0.0.1:9/0"
@@ -115,17 +112,6 @@ class TestRuns:
         assert sum(counts.values()) == 30 + 3
         assert nothing_left(redis_server, "later")["created"] == 3
 
-    def test_without_resume(self, redis_server: RedisServer, crawl: Run) -> None:
-        """REDISQ_RESUME=False forgets an unfinished run."""
-        with Site(linked_pages(60)) as site:
-            crawl("follow", site, settings={"CLOSESPIDER_PAGECOUNT": 20}).wait()
-            fetched = len(site.hits)
-            assert fetched < 60
-            again = crawl("follow", site, settings={"REDISQ_RESUME": False}).wait()
-            assert again.reason == "finished"
-            assert len(site.hits) == fetched + 60
-        assert nothing_left(redis_server)["created"] == 60
-
     def test_pushed_too_late(self, redis_server: RedisServer, crawl: Run) -> None:
         """What is pushed when the last worker has decided to end waits, and its log says so."""
         with Site(linked_pages(4)) as site:
@@ -168,12 +154,11 @@ class TestRuns:
         settings = {"REDISQ_RUN": "%(spider)s 1"}
         with Site(linked_pages(30)) as site:
             assert crawl("late", site, settings=settings).wait().reason == "finished"
-            for change in ({}, {"REDISQ_ORDER": "lifo"}, {"REDISQ_RESUME": False}):
-                again = crawl("late", site, settings={**settings, **change}).wait()
-                assert again.reason == "finished"
-                assert "run 'late 1' (REDISQ_RUN) of frontier 'late' is complete" in again.log
-                assert clean(again.log)
-                assert "start() was read" not in again.log
+            again = crawl("late", site, settings={**settings, "REDISQ_RESUME": False}).wait()
+            assert again.reason == "finished"
+            assert "run 'late 1' (REDISQ_RUN) of frontier 'late' is complete" in again.log
+            assert clean(again.log)
+            assert "start() was read" not in again.log
             assert set(site.counts().values()) == {1}
             with frontier_of(redis_server, "late") as frontier:
                 assert frontier.status()["run_name"] == "late 1"
@@ -329,7 +314,8 @@ def test_other_arguments_are_another_crawl(
 class TestTrouble:
     def test_outbox_reaches_its_bound(self, tmp_path: Path, crawl: Run) -> None:
         """While Redis is away and REDISQ_MAX_OUTBOX is reached no page is started, though some are
-        leased, and no more start requests are read; when it is back, the crawl goes on at once."""
+        leased, and no more start requests are read; when it is back, the crawl goes on at once.
+        A worker that is stopped while Redis hangs gives up after REDISQ_CLOSE_TIMEOUT."""
         server = RedisServer(any_server(), aof=True)
 
         def page(path: str) -> Answer:
@@ -358,32 +344,13 @@ class TestTrouble:
                 back = time.monotonic()
                 wait_until(lambda: site.hits[-1].at > back, 10, "pages are started again")
                 assert site.hits[-1].at - back < 4.5, "it waited for Scrapy's heartbeat"
-                server.kill()
+                server.signal(signal.SIGSTOP)  # it hangs, which takes longer than to be refused
                 wait_until(idle, 20, "no page is started")
                 worker.terminate()
                 assert worker.wait().reason == "shutdown"
+            assert "REDISQ_CLOSE_TIMEOUT (1 s)" in worker.log
             # The bound, and what the pages in progress found.
             assert worker.stats["redisq/unsent"] <= 100 + 1 + 2 * 4 * 101
-        finally:
-            server.close()
-
-    def test_close_is_bounded(self, tmp_path: Path, crawl: Run) -> None:
-        """With Redis gone for good a worker that is stopped gives up after REDISQ_CLOSE_TIMEOUT."""
-        server = RedisServer(any_server())
-        try:
-            with Site(linked_pages(500, delay=0.1)) as site:
-                settings = {"REDISQ_URL": server.url, "REDISQ_CLOSE_TIMEOUT": 1}
-                worker = crawl("follow", site, settings=settings)
-                wait_until(lambda: len(site.hits) >= 30, 30, "some pages")
-                server.signal(signal.SIGSTOP)  # it hangs, which takes longer than to be refused
-                worker.terminate()
-                worker.wait_for("Closing spider", 10)
-                closing = time.monotonic()
-                worker.wait_for("Spider closed", 10)
-                assert time.monotonic() - closing < 1 + 4
-            assert worker.wait().reason == "shutdown"
-            assert "REDISQ_CLOSE_TIMEOUT (1 s)" in worker.log
-            assert worker.stats["redisq/unsent"] > 0
         finally:
             server.close()
 
@@ -424,57 +391,6 @@ class TestTrouble:
             worker.wait()
             assert client.zcard(workers) == 0, worker.log
 
-    def test_told_to_stop_while_one_of_two_joins(
-        self, redis_server: RedisServer, tmp_path: Path
-    ) -> None:
-        """In one process: the other one is over while this one, which has joined meanwhile, is
-        leaving."""
-        environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": "crawls.settings"}
-        with (
-            Site(linked_pages(100, delay=1.5)) as site,
-            Proxy(redis_server.port) as proxy,
-            redis_server.client() as client,
-        ):
-            proxy.round_trip = 0.5
-            slow = f"redis://127.0.0.1:{proxy.port}/0"
-            urls = {"one": redis_server.url, "other": slow}
-            settings = [{"REDISQ_FRONTIER": name, "REDISQ_URL": url} for name, url in urls.items()]
-            file = tmp_path / "settings"
-            file.write_text(json.dumps(settings))
-            command = [str(file), "follow", site.url]
-            process = fork("crawls.several", command, PROJECT, tmp_path / "log", environment)
-            try:
-                wait_until(site.counts, 30, "one of them fetches")
-                wait_until(lambda: client.zcard("redisq:{other:0}:workers"), 30, "the other joins")
-                process.send_signal(signal.SIGTERM)
-                process.wait(30)
-            finally:
-                process.kill()
-            log = (tmp_path / "log").read_text()
-            assert [client.zcard(f"redisq:{{{name}:0}}:workers") for name in urls] == [0, 0], log
-
-    def test_its_reactor_ends_while_it_joins(
-        self, redis_server: RedisServer, tmp_path: Path
-    ) -> None:
-        """A script's own reactor ends at SIGTERM without a word to the crawl, which would go on."""
-        workers = "redisq:{follow:0}:workers"
-        environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": "crawls.settings"}
-        with (
-            Site(linked_pages(1_000)) as site,
-            Proxy(redis_server.port) as proxy,
-            redis_server.client() as client,
-        ):
-            proxy.round_trip = 0.5
-            command = ["follow", site.url, f"redis://127.0.0.1:{proxy.port}/0"]
-            script = fork("crawls.runner", command, PROJECT, tmp_path / "log", environment)
-            try:
-                wait_until(lambda: client.zcard(workers), 30, "it is registered")
-                script.send_signal(signal.SIGTERM)
-                assert script.wait(30) == 0
-            finally:
-                script.kill()
-            assert client.zcard(workers) == 0, (tmp_path / "log").read_text()
-
     def test_stopped_while_it_waits_for_redis(self, redis_server: RedisServer, crawl: Run) -> None:
         """Without a reactor, too, it ends soon after Redis is there, and leaves the rest."""
         with Site(linked_pages(300)) as site, Proxy(redis_server.port) as proxy:
@@ -496,13 +412,11 @@ class TestConfigurations:
     @pytest.mark.parametrize(
         "settings",
         [
-            {"DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter"},
-            {"REDISQ_SCHEDULING": "priority", "REDISQ_ORDER": "lifo"},
             {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
             {"ADDONS": "{}", "SCHEDULER": "scrapy_redisq.Scheduler"},
             {"TWISTED_REACTOR_ENABLED": False},
         ],
-        ids=["exact", "priority", "third-party", "by hand", "without a reactor"],
+        ids=["third-party", "by hand", "without a reactor"],
     )
     def test_crawl(self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any]) -> None:
         """Every configuration fetches each page once and says that it has finished. A dupefilter of

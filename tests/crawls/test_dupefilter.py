@@ -67,18 +67,6 @@ def test_seen_by_any_process(each_server: RedisServer, kind: type[RedisqDupeFilt
 
 
 @both
-def test_what_makes_a_request(redis_server: RedisServer, kind: type[RedisqDupeFilter]) -> None:
-    """Method and body tell requests apart; the order of query arguments does not."""
-    with opened(kind, redis_server.url) as dupefilter:
-        assert not dupefilter.request_seen(Request("http://a/?x=1&y=2"))
-        assert dupefilter.request_seen(Request("http://a/?y=2&x=1"))
-        assert not dupefilter.request_seen(Request("http://a/?x=1&y=2", method="POST"))
-        assert not dupefilter.request_seen(Request("http://a/?x=1&y=2", method="POST", body="b"))
-        assert not dupefilter.request_seen(Request("http://a/?x=1&y=2", method="POST", body="c"))
-        assert dupefilter.request_seen(Request("http://a/?x=1&y=2", method="POST", body="b"))
-
-
-@both
 def test_constructing_does_not_connect(kind: type[RedisqDupeFilter]) -> None:
     """Under scrapy_redisq.Scheduler the filter is made, asked for its kind, and never opened."""
     dupefilter = build(kind, "redis://127.0.0.1:1/0", REDISQ_CONNECT_TIMEOUT=0.1)
@@ -95,22 +83,6 @@ def test_wrong_setting(wrong: dict[str, Any]) -> None:
     dupefilter = build(BloomDupeFilter, "redis://127.0.0.1:1/0", **{f"REDISQ_{name}": value})
     with pytest.raises(SettingError, match=f"REDISQ_{name}"):
         dupefilter.open()
-
-
-@pytest.mark.servers("ends")
-def test_backend_is_kept_and_logged(
-    each_server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A filter begun with bitmaps goes on with them where RedisBloom is there by now."""
-    caplog.set_level(logging.INFO, "scrapy_redisq")
-    with each_server.client() as client:
-        client.hset("redisq:{books:0}:seen:alone:bitmap", "total", 0)
-    with opened(BloomDupeFilter, each_server.url) as dupefilter:
-        assert dupefilter._seen.name == "bitmap"
-        assert not dupefilter.request_seen(Request("http://a/1"))
-    messages = [record.getMessage() for record in caplog.records if "backend" in record.msg]
-    assert len(messages) == 1
-    assert "backend bitmap" in messages[0]
 
 
 @both

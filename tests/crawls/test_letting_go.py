@@ -163,18 +163,3 @@ def test_a_worker_whose_downloads_hang(
                 worker.terminate()
                 worker.wait()
         assert site.counts() == {f"/{n}": len(HOSTS) for n in range(PAGES)}
-
-
-def test_a_worker_whose_engine_is_paused(crawl: Run) -> None:
-    """What it has not begun, another one fetches, and ends."""
-    with Site(lambda path: Answer("x"), hosts=4) as site:
-        limits = json.dumps({"*": {"concurrency": 2}})
-        given = {"REDISQ_SLOT_LIMITS": limits, "CONCURRENT_REQUESTS": 4}
-        arguments = {"sites": site.urls(4), "pages": 10}
-        paused = crawl("paused", None, {**given, "PAUSES": True}, **arguments)
-        wait_until(lambda: site.hits, 60, "the first page")
-        assert crawl("paused", None, given, **arguments).wait().reason == "finished"
-        assert paused.running
-        assert site.counts() == {f"/{n}": 4 for n in range(10)}
-        paused.terminate()
-        assert paused.wait().reason == "shutdown"

@@ -155,11 +155,11 @@ def test_slots_with_turns_leave_room_for_others(member: Callable[..., Worker]) -
     assert sorted(lease.slot for lease in leases) == ["host"] * 3 + ["other"]
 
 
-@pytest.mark.parametrize("delay", [0.2, 1.5])
-def test_a_turn_that_another_worker_waits_for(member: Callable[..., Worker], delay: float) -> None:
+def test_a_turn_that_another_worker_waits_for(member: Callable[..., Worker]) -> None:
     """It ends after its second though its owner has more to start, and goes to who waits, and back
     as soon; what was reported is all that the delay counts from. Who waits no longer, or was not
     heard of for a second, ends no turn."""
+    delay = 0.2
     limits = {"host": {"delay": delay}}
     first, second = member(limits), member(limits)
     first.send(f"/{n}" for n in range(90))
@@ -509,22 +509,13 @@ def test_a_download_slot_that_a_middleware_sets(crawl: Run) -> None:
     assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
 
 
-@pytest.mark.parametrize(
-    "limit",
-    [
-        {"REDISQ_SLOT_LIMITS": '{"*": {"delay": 0.3}}'},
-        {"REDISQ_FLEET_LIMITS": True, "DOWNLOAD_DELAY": 0.3, "RANDOMIZE_DOWNLOAD_DELAY": False},
-    ],
-)
-def test_limits_of_what_no_lease_stands_for(
-    crawl: Run, tmp_path: Path, limit: dict[str, Any]
-) -> None:
+def test_limits_of_what_no_lease_stands_for(crawl: Run, tmp_path: Path) -> None:
     """They hold for hosts of which no worker has a lease: for the files of a pipeline, and for
     start requests that cannot be stored."""
     with Site(lambda path: Answer("x"), hosts=2) as site:
         files = tmp_path / "files"
         files.mkdir()  # two workers of Scrapy that make it at the same moment fail
-        given = {**limit, "FILES_STORE": files}
+        given = {"REDISQ_SLOT_LIMITS": '{"*": {"delay": 0.3}}', "FILES_STORE": files}
         # The last URL is that of the other host.
         sites = f"{site.url} http://127.0.0.2:{site.port}/files"
         for worker in crawl.fleet(2, "sideways", None, given, sites=sites, pages=4):

@@ -26,8 +26,7 @@ from scrapy_redisq.middlewares.robots import (
     asked_delay,
     heeded,
 )
-from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Crawl, Run
+from tests.harness.crawl import Crawl, Run
 from tests.harness.worker import EXACT, NAME, Worker
 
 HOST = "a.example:8080"
@@ -272,21 +271,6 @@ def shortest_gap(times: list[float]) -> float:
     return min(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def test_delay_of_the_fleet(crawl: Run, redis_server: RedisServer, hang: threading.Event) -> None:
-    """Three workers keep each host's delay together from the first page on."""
-    with Site(with_robots(rules("Request-rate: 10/3", until=hang)), hosts=4) as site:
-        workers = fleet(crawl, site, 3, LATENESS, pages=9)
-        busy = Busy(redis_server)
-        finish(workers, hang)
-        lost = busy.took(workers)
-    assert set(robots_hits(site).values()) == {1}
-    for times in pages(site).values():
-        assert len(times) == 9
-        assert shortest_gap(times) >= 0.3 - JITTER
-        assert times[-1] - times[0] < 8 * 0.3 * 1.5 + lost
-    assert total(workers, "redisq/robots/crawl_delay") >= 4
-
-
 @pytest.mark.parametrize(
     ("settings", "most"),
     [
@@ -330,22 +314,6 @@ def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: Redi
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         status = frontier.status()
         assert (status["queued"], status["dead"]) == (5, 0)
-
-
-@pytest.mark.long
-def test_another_robots_txt_of_the_slot(crawl: Run) -> None:
-    """While one is answered with 5xx its pages do not keep those from being fetched that stand
-    behind them, and whose robots.txt is another one: that of another port."""
-    settings = {**OBEY, "REDISQ_SLOT_GIVE_UP": 0, "CONCURRENT_REQUESTS": 4}
-    with (
-        Site(with_robots(lambda: Answer("", status=500))) as broken,
-        Site(with_robots(rules())) as well,
-    ):
-        worker = crawl("hosts", None, settings, sites=f"{broken.url} {well.url}", pages=8)
-        wait_until(lambda: len(well.hits) == 9, 60, "the other port's pages")
-        worker.terminate()
-        worker.wait()
-    assert set(broken.counts()) == {"/robots.txt"}
 
 
 @pytest.mark.long
@@ -421,5 +389,5 @@ def test_no_answer(crawl: Run, hang: threading.Event) -> None:
         for worker in workers:
             assert worker.wait().reason == "finished"
     assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in range(6)}}
-    errors = [stat for worker in workers for stat in worker.stats if "robotstxt/exception" in stat]
-    assert len(errors) == 1
+    stats = [stat for worker in workers for stat in worker.stats]
+    assert sum(stat.startswith("robotstxt/exception") for stat in stats) == 1

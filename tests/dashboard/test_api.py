@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import urllib.request
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -17,10 +14,6 @@ import pytest
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.names import meta_key
-from scrapy_redisq.ops import serving
-from scrapy_redisq.ops.doctor import Report
-from scrapy_redisq.ops.metrics import exporter
-from scrapy_redisq.server.connection import Server
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -306,27 +299,6 @@ def test_doctor(
     assert parts == {line["about"] for line in by_command["lines"]} - {"Settings"}
 
 
-def test_others_are_answered_while_the_doctor_looks(
-    dashboard: Served, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long that takes, and however many crawls are to be examined."""
-    frontier.push(["https://a.example/"])
-    go = threading.Event()
-
-    def examine(server: Server, name: str | None) -> Report:
-        go.wait(20)
-        return Report(server.address, name)
-
-    monkeypatch.setattr(dashboard.crawls, "_examine", examine)
-    paths = ["/api/doctor", *[f"{CRAWL}/doctor"] * 13]
-    with ThreadPoolExecutor(14) as people:
-        reports = [people.submit(dashboard.get, path) for path in paths]
-        assert dashboard.get(CRAWL)["queued"] == 1
-        assert not any(report.done() for report in reports)
-        go.set()
-        assert {report.result()["frontier"] for report in reports} == {None, NAME}
-
-
 # What programs ask, as they ask the exporter
 
 
@@ -336,29 +308,3 @@ def test_scale(dashboard: Served, frontier: Frontier) -> None:
     assert dashboard.get(f"/scale/{NAME}?run=monday")["workers"] == 1
     frontier.push([f"https://a.example/{n}" for n in range(50)])
     assert dashboard.get(f"/scale/{NAME}?max=3")["workers"] == 3
-
-
-def test_programs_take_no_thread_from_people(
-    dashboard: Served, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside a Redis that hangs those of them that are too many are told so soon."""
-    frontier.push(["https://a.example/"])
-    go = threading.Event()
-
-    def scale(frontier: Frontier, query: Mapping[str, str]) -> dict[str, Any]:
-        go.wait(20)
-        return {}
-
-    monkeypatch.setattr(exporter, "scale", scale)
-    monkeypatch.setattr(serving, "PATIENCE", 0.1)
-    many = 24
-    with ThreadPoolExecutor(many) as programs:
-        asking = [programs.submit(dashboard.ask, f"/scale/{NAME}") for _ in range(many)]
-        try:
-            refused = many - exporter.THREADS
-            wait_until(lambda: sum(one.done() for one in asking) == refused, 15, "the refusals")
-            assert dashboard.get(CRAWL)["queued"] == 1
-        finally:
-            go.set()
-        found = Counter(one.result().status for one in asking)
-    assert found == {503: refused, 200: exporter.THREADS}

@@ -116,26 +116,6 @@ def test_foreign_entries(member: Callable[..., Worker], client: redis.Redis, kin
         assert all(len(letter.entry) <= 100_000 for letter in letters)
 
 
-def test_levels_that_are_no_numbers(one_client: redis.Redis) -> None:
-    """What stands in their queues is claimed, and can be given back and taken over."""
-    client, member = one_client, _maker(one_client)
-    worker = member()
-    add(worker, "a")
-    for level in (b"abc", b"", b"1.5", b"9" * 40, b"\xff\xfe", b"0:3:xyz"):
-        client.zadd(key("levels:host"), {level: -9})
-        client.rpush(key("queue:host:").encode() + level, b"\0\1b")
-    leases = worker.claim(9)
-    assert sorted(lease.entry for lease in leases) == [b"\1a", *[b"\1b"] * 6]
-    heir = member()
-    _die(client, worker)
-    again = heir.claim(9)
-    assert len(again) == 7
-    for lease in again:
-        heir.finish(lease, "released")
-    assert crawl(client, heir) == ["a", *["b"] * 6]
-    assert heir.leave()
-
-
 BROKEN_RECORDS = [
     b"",
     b"foreign",
@@ -158,46 +138,6 @@ def test_broken_delayed_members(member: Callable[..., Worker], client: redis.Red
         client.zadd(key("delayed"), {b"7:" + record: 2, record: 1})
     assert crawl(client, worker) == ["a"]
     assert count(client, "foreign") == 2 * len(BROKEN_RECORDS)
-    assert worker.leave()
-
-
-@pytest.mark.parametrize("way", ["die", "leave", "replay"])
-def test_broken_lease_records(one_client: redis.Redis, way: str) -> None:
-    """Whoever takes them over, or gives them back, takes the others over as well."""
-    client, member = one_client, _maker(one_client)
-    worker = member()
-    add(worker, "a", "b")
-    worker.exchange(1)
-    for number, record in enumerate(BROKEN_RECORDS):
-        for lease in (b"7%d", b"x%d", b"\xff%d"):
-            client.hset(key("leases:" + worker.id), lease % number, record)  # type: ignore[arg-type]
-    heir = member()
-    if way == "replay":
-        worker.exchange(1, lose="reply")
-        assert len(worker.claim(0)) == 1
-    if way == "leave":
-        worker.leave()
-    else:
-        _die(client, worker)
-    assert crawl(client, heir) == ["a", "b"]
-    assert count(client, "foreign") == 3 * len(BROKEN_RECORDS)
-    assert heir.leave()
-
-
-OUTCOMES = ["done", "dead", "released", "retried", "backed_off"]
-
-
-def test_a_record_that_was_written_over(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Whatever stands in the place of a lease's record, the lease can be ended."""
-    worker = member()
-    add(worker, "a", "b", "c", "d", "e")
-    leases = worker.claim(5)
-    for lease in leases:
-        client.hset(key("leases:" + worker.id), lease.id, b"broken")
-    for lease, outcome in zip(leases, OUTCOMES, strict=True):
-        worker.finish(lease, outcome, reason="test", delay=1, entry=b"\1new")
-    assert crawl(client, worker) == []
-    assert count(client, "leased") == 0
     assert worker.leave()
 
 

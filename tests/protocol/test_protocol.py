@@ -18,7 +18,6 @@ from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
-    FrontierCorrupt,
     FrontierError,
 )
 from scrapy_redisq.frontier import admin, calls
@@ -84,23 +83,6 @@ def die(client: redis.Redis, worker: Worker, **options: int) -> tuple[int, int, 
 
 
 @pytest.mark.parametrize("order", ["fifo", "lifo"])
-def test_priority_goes_before_arrival(member: Callable[..., Worker], order: str) -> None:
-    """Within a slot: the highest priority first, then the oldest (fifo) or the newest (lifo)."""
-    worker = member(order=order)
-    for batch in range(2):
-        for n in range(3):
-            for priority in (0, -5, 10, 2):
-                worker.enqueue(f"{priority}.{batch}.{n}", priority=priority)
-        worker.exchange()
-    arrival = [f"{batch}.{n}" for batch in range(2) for n in range(3)]
-    if order == "lifo":
-        arrival.reverse()
-    expected = [f"{priority}.{at}" for priority in (10, 2, 0, -5) for at in arrival]
-    got = [entry for _ in expected for entry in entries(worker.claim(1))]
-    assert got == expected
-
-
-@pytest.mark.parametrize("order", ["fifo", "lifo"])
 def test_a_lost_reply_is_told_again_as_it_was(member: Callable[..., Worker], order: str) -> None:
     """In its order, and without the leases of former exchanges, which may be many and large."""
     worker = member(order=order)
@@ -123,26 +105,6 @@ def test_priority_scheduling_is_strict_over_all(member: Callable[..., Worker]) -
     worker.exchange()
     got = entries(worker.claim(12))
     assert got == [f"{priority}.{n}" for priority in (3, 2, 1, 0) for n in range(priority, 12, 4)]
-
-
-def test_delayed_waits(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """A delayed request is claimed when it is due, not before, and the reply says when to ask."""
-    worker = member()
-    worker.enqueue("later", delay=50)
-    worker.enqueue("much later", delay=3_600_000)
-    worker.enqueue("now")
-    first = worker.exchange(10)
-    assert first is not None
-    assert entries(first.leases) == ["now"]
-    second = worker.exchange(10)
-    assert second is not None
-    assert second.next_due is not None
-    assert second.next_due <= 50
-    (late,) = wait_until(lambda: worker.claim(10), 60, "the delayed request was claimed")
-    assert late.entry == b"later"
-    worker.finish(late, "retried", entry=b"again", delay=1)
-    assert entries(wait_until(lambda: worker.claim(10), 60, "claimed again")) == ["again"]
-    assert counts(client)["created"] == 4
 
 
 # --- slots -------------------------------------------------------------------------------------
@@ -274,9 +236,6 @@ def test_who_waits_is_woken(member: Callable[..., Worker], client: redis.Redis) 
     assert woken_by(worker.exchange)
 
 
-# --- lost replies ------------------------------------------------------------------------------
-
-
 # --- leases ------------------------------------------------------------------------------------
 
 
@@ -339,31 +298,6 @@ def test_reaping_many(member: Callable[..., Worker], client: redis.Redis) -> Non
     assert counts(client)["reclaimed"] == 250
     got = [entry for _ in range(3) for entry in entries(heir.claim(100))]
     assert sorted(got) == sorted(str(n) for n in range(250))
-
-
-def test_a_request_that_kills_its_workers(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """After REDISQ_MAX_DELIVERIES deaths it is a dead letter; requeued, it starts from zero."""
-    heir = member()
-    for n in range(3):
-        victim = member()
-        victim.send(["bomb"])
-        (lease,) = victim.claim(1)
-        assert lease.deliveries == n
-        reaped = die(client, victim, deliveries=3)
-    assert reaped == (0, 1, 0)
-    after = counts(client)
-    assert (after["dead"], after["finished"], after["reclaimed"]) == (1, 1, 2)
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        (letter,) = frontier.dead()
-        assert (letter.reason, letter.deliveries, letter.entry) == ("deliveries", 3, b"bomb")
-        assert letter.worker == victim.id
-        assert heir.claim(1) == []
-        assert frontier.requeue() == 1
-        (lease,) = heir.claim(1)
-        assert (lease.entry, lease.deliveries) == (b"bomb", 0)
-        assert list(frontier.dead()) == []
 
 
 def test_a_budget_that_is_raised(client: redis.Redis) -> None:
@@ -542,16 +476,6 @@ def test_a_newer_format(member: Callable[..., Worker], client: redis.Redis) -> N
     with pytest.raises(FrontierError, match=rf"format {FORMAT + 1}.*reads format {FORMAT}"):
         member()
     assert client.hgetall(key("meta")) == before
-
-
-@pytest.mark.parametrize("name", ["meta", "counts", "ready", "trash"])
-def test_foreign_keys_at_join(redis_server: RedisServer, name: str) -> None:
-    """Keys of another type are found before anything is written, and named."""
-    with redis_server.client() as client:
-        client.set(key(name), "mine")
-        with pytest.raises(FrontierCorrupt, match=name):
-            Worker(client, NAME, EXACT)
-        assert client.keys("*") == [key(name).encode()]
 
 
 # --- a full server -----------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from scrapy_redisq.frontier import admin, calls, listener, pace, shard_session, 
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix, meta_key, wake_channel
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
-from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -179,32 +178,6 @@ def take_for_dead(client: redis.Redis, run: RunSession) -> int:
     (session,) = run.sessions
     client.zadd(key_prefix(NAME, 0) + "workers", {session.worker_id: 1})
     return execute(client, calls.reap(NAME, 0, session.run_id, 5, 100))[0]
-
-
-@in_a_loop
-async def test_void_leases(redis_server: RedisServer, client: redis.Redis) -> None:
-    """A worker whose leases went to others hears of it before it joins anew: what it had not begun
-    is not its own any more, and what it then claims is not mixed up with it."""
-    async with worker_of_two(redis_server) as (puppet, run):
-        void = {lease.id for _, lease in puppet.leases}
-        assert take_for_dead(client, run) == 2
-        run.wake()
-        await until(lambda: "rejoined" in puppet.heard, "it goes on as a new worker")
-        assert puppet.heard == ["forgotten", "rejoined"]
-        await until(lambda: len(puppet.leases) == 2, "they are claimed again")
-        assert not void & {lease.id for _, lease in puppet.leases}
-        puppet.finish()
-        run.wake()
-        await until(lambda: puppet.is_complete, "complete")
-        await run.stop()
-        assert await run.leave()
-        assert puppet.error is None
-        # How long each took is counted, but of the last one, which tells it: also where the one
-        # that told it was of a worker that is none any more.
-        counts = client.hgetall(key_prefix(NAME, 0) + "counts")
-        told = Durations.of({name.decode(): int(number) for name, number in counts.items()})
-        assert told.within[-1][1] == run.exchanges - 1
-        assert 0 < told.seconds < 60
 
 
 @in_a_loop
@@ -487,46 +460,6 @@ async def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisSe
             puppet.finish()
             run.wake()
         await until(lambda: puppet.is_complete, "complete")
-
-
-@in_a_loop
-async def test_one_shard_at_a_time_is_asked_where_each_has_enough(
-    redis_server: RedisServer,
-) -> None:
-    """So that an exchange brings as much as with a single shard, and all have their turns."""
-
-    class Eater(Puppet):
-        """A busy worker that wants nine when it is ``hungry``."""
-
-        hungry = False
-
-        def is_busy(self) -> bool:
-            return True
-
-        def demand(self) -> Demand:
-            want = 9 - len(self.leases)
-            return Demand(True, want, want, {}, most=9) if self.hungry and want else NOTHING
-
-    puppet = Eater()
-    async with joined(client_of(redis_server), config=THREE) as run:
-        for n in range(75):
-            run.enqueue(request(run, f"{n}", n % 3))
-
-        async def eat() -> list[tuple[int, int]]:
-            before = len(puppet.meals)
-            puppet.hungry = True
-            run.wake()
-            await until(lambda: len(puppet.leases) == 9, "enough")
-            puppet.hungry = False
-            puppet.finish()
-            return puppet.meals[before:]
-
-        run.start(puppet)
-        # At first nothing is known of them. A shard whose answer is late is not waited for.
-        meals = [await eat() for _ in range(7)][1:]
-        at_once = [meal[0] for meal in meals if len(meal) == 1]
-        assert len(at_once) >= 4, meals
-        assert set(at_once) == {(0, 9), (1, 9), (2, 9)}
 
 
 @in_a_loop

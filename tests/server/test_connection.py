@@ -7,17 +7,14 @@ import contextlib
 import datetime
 import functools
 import logging
-import os
 import re
 import signal
 import socket
 import socketserver
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -57,28 +54,6 @@ def at_once() -> Iterator[None]:
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def test_clients_answer_bytes_by_resp2_over_tcp_and_unix(redis_server: RedisServer) -> None:
-    """Both clients, both transports; RESP3 and another database only if the URL says so."""
-
-    async def ask(server: Server) -> tuple[Any, Any]:
-        async with server.async_client() as client:
-            return await client.set("key", "value"), await client.get("key")
-
-    for url in (redis_server.url, redis_server.unix_url):
-        with open_server(url) as server:
-            assert asyncio.run(ask(server)) == (True, b"value")
-            with server.client() as client:
-                assert client.get("key") == b"value"
-                assert dict(pairs(client.execute_command("HELLO")))[b"proto"] == 2
-    with open_server(f"{redis_server.url}?protocol=3&db=1") as server, server.client() as client:
-        assert client.execute_command("HELLO")[b"proto"] == 3
-        assert client.get("key") is None
-
-
-def pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def test_a_command_without_an_answer_is_not_sent_again(redis_server: RedisServer) -> None:
@@ -145,22 +120,6 @@ def test_a_server_that_swallows_everything_does_not_outlast_the_timeout(
         assert asyncio.run(wait()) > 5
     finally:
         redis_server.signal(signal.SIGCONT)
-
-
-def test_a_server_that_comes_up_late_is_waited_for(
-    own_server: RedisServer,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Started only after the first warning: the wait ends, without a second warning."""
-    own_server.stop()
-    server = open_server(own_server.url, connect_timeout=20)
-    waiting = threading.Thread(target=server.wait)
-    waiting.start()
-    wait_until(lambda: warnings_in(caplog), 10, "the first failure is logged")
-    own_server.start()
-    waiting.join(10)
-    assert not waiting.is_alive()
-    assert len(warnings_in(caplog)) == 1
 
 
 def test_a_server_that_is_reading_its_data_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
@@ -362,28 +321,6 @@ def test_half_a_script_never_comes_back(each_binary: Path) -> None:
 def is_log_new(client: redis.Redis) -> bool:
     told = client.info("persistence")
     return told["aof_last_rewrite_time_sec"] >= 0 and not told["aof_rewrite_in_progress"]
-
-
-@pytest.mark.servers("ends")
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the server's child in /proc")
-def test_a_log_that_could_not_be_written_anew(each_binary: Path) -> None:
-    """The child that writes it is killed, for want of memory: the next worker asks again."""
-    with (
-        contextlib.closing(RedisServer(each_binary, aof=True)) as server,
-        server.client() as client,
-    ):
-        client.set("key", "value")
-        client.config_set("rdb-key-save-delay", 30_000_000)
-        pid = client.info("server")["process_id"]
-        open_server(server.url).check()
-        children = Path(f"/proc/{pid}/task/{pid}/children")
-        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
-        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 15, "its end")
-        assert client.info("persistence")["aof_last_bgrewrite_status"] == "err"
-        client.config_set("rdb-key-save-delay", 0)
-        open_server(server.url).check()
-        wait_until(lambda: is_log_new(client), 15, "the log is written anew")
-        assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
 
 @pytest.mark.servers("ends")

@@ -29,7 +29,7 @@ from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.server.embedded import EmbeddedServer
 from scrapy_redisq.server.embedded.binaries import bloom_module
 from scrapy_redisq.server.embedded.folder import MAX_SOCKET_BYTES
-from tests.harness.crawl import PROJECT, Crawl
+from tests.harness.crawl import Crawl
 
 USER = "tests.server.user"
 LEAVES_WITHOUT_CLOSE = """
@@ -37,16 +37,6 @@ import sys
 from scrapy_redisq.server.embedded import EmbeddedServer
 server = EmbeddedServer.acquire(sys.argv[1])
 raise SystemExit(3)
-"""
-FORKS = """
-import os, sys, time
-from scrapy_redisq.server.embedded import EmbeddedServer
-server = EmbeddedServer.acquire(sys.argv[1])
-if os.fork() == 0:
-    print(os.getpid(), flush=True)
-    time.sleep(60)
-    os._exit(0)
-os.kill(os.getpid(), 9)
 """
 
 
@@ -205,23 +195,6 @@ def test_the_server_is_set_up_to_keep_data_and_to_be_private(folder: Path) -> No
     assert servers_of(folder) == []
 
 
-def test_processes_that_start_at_once_start_one_server(folder: Path, users: list[User]) -> None:
-    """Five users join at the same moment: one server; they leave at once: no server."""
-    users += [User(folder) for _ in range(5)]
-    for user in users:
-        user.be_ready()
-    for user in users:
-        user.tell()
-    pids = {user.server_pid() for user in users}
-    assert pids == set(servers_of(folder))
-    assert len(pids) == 1
-    for user in users:
-        user.tell()
-    for user in users:
-        assert user.process.wait(20) == 0
-    assert servers_of(folder) == []
-
-
 def test_joining_while_others_leave_always_yields_a_server_with_all_data(folder: Path) -> None:
     """Four processes come and go four times each: every visit is counted, nothing is left."""
     said = folder.with_name("said")
@@ -289,22 +262,6 @@ def test_a_process_that_ends_without_closing_leaves_too(folder: Path) -> None:
     command = [sys.executable, "-c", LEAVES_WITHOUT_CLOSE, str(folder)]
     assert subprocess.run(command, timeout=30, check=False).returncode == 3
     assert servers_of(folder) == []
-
-
-def test_a_forked_child_holds_no_place(folder: Path) -> None:
-    """The child of a user that was killed is no user: the next to leave is the last."""
-    command = [sys.executable, "-c", FORKS, str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    try:
-        assert process.wait(20) == -signal.SIGKILL
-        with EmbeddedServer.acquire(folder):
-            assert psutil.pid_exists(child)
-        assert servers_of(folder) == []
-    finally:
-        os.kill(child, signal.SIGKILL)
-        process.stdout.close()
 
 
 @pytest.fixture
@@ -493,23 +450,6 @@ def test_an_older_server_does_not_begin_with_empty_data(
         EmbeddedServer.acquire(folder)
 
 
-def test_data_of_another_server_is_no_damage(folder: Path, use: Callable[[Path], None]) -> None:
-    """Redis reads nothing of Valkey 9: said, as Redis' own advice would cut off the data."""
-    if not {"valkey-9", "redis-8"} <= binaries().keys():
-        pytest.skip("NO valkey-9 AND redis-8 ON THIS MACHINE")
-    use(binaries()["valkey-9"])
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        c.set("key", "value")
-        c.bgrewriteaof()
-        wait_until(lambda: not c.info("persistence")["aof_rewrite_in_progress"], 10, "rewritten")
-    use(binaries()["redis-8"])
-    with pytest.raises(EmbeddedServerError, match="first on the PATH"):
-        EmbeddedServer.acquire(folder)
-    use(binaries()["valkey-9"])
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        assert c.get("key") == b"value"
-
-
 @pytest.mark.usefixtures("each_kind")
 def test_a_module_that_does_not_load_is_done_without(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -600,20 +540,6 @@ def test_a_folder_that_is_made_anew_leaves_each_server_to_its_users(
             assert redis.Redis.from_url(server.url).get("whose") == b"theirs"
 
 
-def test_a_user_whose_folder_is_gone_goes_on_with_the_one_that_is_there(folder: Path) -> None:
-    """When his connection has broken: he joins its server, and so keeps it from being stopped."""
-    with EmbeddedServer.acquire(folder) as server:
-        (lost,) = servers_of(folder)
-        shutil.rmtree(folder)
-        server.ensure_running()
-        assert not at_work(lost)
-        with EmbeddedServer.acquire(folder):
-            pass
-        with redis.Redis.from_url(server.url) as client:
-            assert client.ping()
-    assert servers_of(folder) == []
-
-
 @pytest.mark.usefixtures("each_kind")
 def test_a_server_whose_socket_is_gone_is_started_again(folder: Path) -> None:
     """By the next to join or by a user in need, with its data; `status` says it, `stop` ends it."""
@@ -640,16 +566,6 @@ def script(path: Path, first: str) -> Path:
     path.write_text("\n".join(["#!/bin/sh", start, first, f'exec {real} "$@"']))
     path.chmod(0o755)
     return path
-
-
-def test_a_folder_that_goes_while_its_server_starts(
-    folder: Path, tmp_path: Path, use: Callable[[Path], None]
-) -> None:
-    """Whoever starts it would wait for its socket for ever, and hold the lock."""
-    use(script(tmp_path / "moves", f"mv {folder} {tmp_path}/elsewhere"))
-    with pytest.raises(EmbeddedServerError, match="deleted or moved"):
-        EmbeddedServer.acquire(folder)
-    wait_until(lambda: not servers_of(tmp_path / "elsewhere"), 20, "the server has ended")
 
 
 def test_who_is_ended_while_the_server_starts_leaves_none_behind(
@@ -746,19 +662,6 @@ def test_a_closed_terminal_stops_worker_and_server(folder: Path, tmp_path: Path)
         status = frontier.status()
         assert (status["state"], status["leased"]) == ("stopped", 0)
         assert status["queued"] > 0
-
-
-def test_a_command_that_is_ended_takes_its_server_with_it(folder: Path, tmp_path: Path) -> None:
-    """As when the terminal with `status --watch` is closed."""
-    with Frontier.from_url(f"embedded://{folder}", "follow") as frontier:
-        frontier.push(["http://127.0.0.1/"])
-    arguments = ["redisq", "status", "follow", "--watch", "-s", f"REDISQ_URL=embedded://{folder}"]
-    output = tmp_path / "shown"
-    watching = fork("scrapy", arguments, PROJECT, output, os.environ)
-    wait_until(lambda: output.exists() and "follow" in output.read_text(), 30, "it shows")
-    watching.send_signal(signal.SIGHUP)
-    assert watching.wait(30) == 128 + signal.SIGHUP, output.read_text()
-    assert servers_of(folder) == []
 
 
 def test_a_frozen_server_is_not_started_twice(folder: Path) -> None:

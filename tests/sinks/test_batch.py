@@ -17,7 +17,7 @@ from scrapy_redisq.control import Frontier
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run
 
-PAGES = 60
+PAGES = 40
 SINK = {"crawls.sinks.LinesSink": 300}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -232,30 +231,6 @@ def test_an_sqlite_file_that_goes_away(sqlite_database: SQLiteDatabase, how: str
     asyncio.run(crawl())
 
 
-def test_an_sqlite_file_that_is_locked_at_start(sqlite_database: SQLiteDatabase) -> None:
-    """Somebody has it for longer than SQLite waits: REDISQ_CONNECT_TIMEOUT counts."""
-    sqlite_database.fresh()
-    sqlite_database.execute("CREATE TABLE other (id INTEGER)")
-    sqlite_database.execute("PRAGMA journal_mode=WAL")
-    url = f"{sqlite_database.url}?timeout=0.1"
-    options = {"REDISQ_DATABASE_URL": url, "REDISQ_TABLES": {f"{__name__}.Page": {}}}
-
-    async def crawl() -> None:
-        with pytest.raises(SinkUnavailable, match="locked"):
-            async with pipeline(sqlite_database, **options, REDISQ_CONNECT_TIMEOUT=0.5):
-                pass
-        asyncio.get_running_loop().call_later(1, sqlite_database.start)
-        async with pipeline(sqlite_database, **options) as sink:
-            await sink.write(rows(sink, Page("a")))
-
-    sqlite_database.stop()
-    try:
-        asyncio.run(crawl())
-    finally:
-        sqlite_database.start()
-    assert urls(sqlite_database, "page") == ["a"]
-
-
 # Workers that are told to end
 
 CRAWL = {
@@ -288,25 +263,3 @@ def test_a_worker_whose_statement_waits_ends(
         assert (state["leased"], state["dead"], state["workers"]) == (0, 0, [])
         # What hung may be there all the same; its page is fetched again.
         assert state["finished"] <= len(urls(each_database, "page"))
-
-
-@pytest.mark.parametrize("sink", ["mysql://u:p@127.0.0.1:{}/x", "s3"])
-def test_a_worker_whose_sink_does_not_answer_at_start_ends(crawl: Run, sink: str) -> None:
-    """It takes connections and is silent; SIGTERM ends the process all the same."""
-    with Site(linked_pages(4)) as site, socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        given: dict[str, Any] = {**CRAWL, "REDISQ_DATABASE_URL": sink.format(port)}
-        if sink == "s3":
-            given |= {
-                "ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300}),
-                "REDISQ_PARQUET_URL": "s3://bucket/items",
-                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-                "AWS_ACCESS_KEY_ID": "a",
-                "AWS_SECRET_ACCESS_KEY": "b",
-            }
-        worker = crawl("follow", site, given)
-        silent.settimeout(60)
-        with silent.accept()[0]:
-            worker.terminate()
-            worker.wait(15)
-        assert site.hits == []

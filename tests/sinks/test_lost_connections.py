@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from scrapy.utils.test import get_crawler
 
-from lab.databases import Database, MariaServer, PostgresServer
+from lab.databases import Database, PostgresServer
 from scrapy_redisq.errors import SinkUnavailable
 from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import ItemRefused
@@ -19,7 +19,6 @@ from scrapy_redisq.settings.settings import RedisqSettings
 from tests.conftest import DATABASE_FIXTURES
 from tests.sinks.test_doubt import (
     Book,
-    Scan,
     books,
     fail,
     pipeline,
@@ -112,27 +111,6 @@ def test_a_row_that_ends_its_connection(
 
     asyncio.run(crawl())
     assert len(urls(each_database)) == MANY
-
-
-def test_a_row_larger_than_a_packet(mariadb_server: MariaServer) -> None:
-    """MariaDB hangs up on it, each time: it is refused, others are written."""
-    mariadb_server.empty()
-    mariadb_server.execute("SET GLOBAL max_allowed_packet = 1048576")
-
-    async def crawl() -> None:
-        async with opened(mariadb_server) as sink:
-            tasks = put(sink, Scan("a", b""), Scan("x", b"x" * 1_100_000), Scan("b", b""))
-            await until(lambda: retries(sink) > 3, "it has been tried")
-            for number in range(100):
-                await results(put(sink, Scan(f"{number}", b"")))
-                if all(task.done() for task in tasks):
-                    break
-            assert await results(tasks) == [None, ItemRefused, None]
-
-    try:
-        asyncio.run(crawl())
-    finally:
-        mariadb_server.execute("SET GLOBAL max_allowed_packet = 16777216")
 
 
 @pytest.mark.parametrize(

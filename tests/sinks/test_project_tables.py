@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import attrs
 import pytest
 import sqlalchemy
-from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.dialects import postgresql
 
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database.tables import Tables
@@ -22,7 +21,6 @@ from tests.sinks.tables import (
     SQLITE,
     Book,
     Colour,
-    as_json,
     rows,
     shop_column,
     store,
@@ -46,17 +44,6 @@ def metadata() -> sqlalchemy.MetaData:
         sqlalchemy.Column("state", sqlalchemy.String(10), nullable=False, default="new"),
     )
     return made
-
-
-@dataclass
-class Comment:
-    author: str
-    text: str | None = None
-
-
-@dataclass
-class BookWithComments(Book):
-    comments: list[Comment] = field(default_factory=list)
 
 
 def test_the_projects_tables_are_used_as_they_are(
@@ -87,14 +74,6 @@ def test_values_that_the_projects_columns_would_change_are_refused(
     tables = Tables({Book: {"key": ["url"]}}, metadata, SQLITE)
     with pytest.raises(RowRefused, match=words):
         tables.record(item, KEY)
-
-
-def test_nested_items_are_json(engine: sqlalchemy.Engine) -> None:
-    """Also if their class has a table of its own."""
-    tables = Tables({Comment: {"table": "comments"}}, None, engine.dialect)
-    record = store(engine, tables, BookWithComments("a", comments=[Comment("Ann")]))
-    (row,) = rows(engine, record.target.table)
-    assert as_json(row["comments"]) == [{"author": "Ann", "text": None}]
 
 
 @dataclass
@@ -153,22 +132,6 @@ def test_the_key_of_the_projects_table_must_be_unique() -> None:
     sqlalchemy.Index("shops", table.c.shop, unique=True)
     record = Tables({Other: {"key": "shop"}}, metadata, SQLITE).record(Other("a", "b"), KEY)
     assert record.target.key == ("shop",)
-
-
-def test_columns_with_keys_of_their_own(engine: sqlalchemy.Engine) -> None:
-    """Fields go by the names of columns, records by the keys that SQLAlchemy wants."""
-    metadata = table_of(
-        sqlalchemy.Column("url", sqlalchemy.String(100), key="address", primary_key=True),
-        sqlalchemy.Column("shop", sqlalchemy.Text, key="seller"),
-        sqlalchemy.Column("when", sqlalchemy.Date, key="then"),
-    )
-    tables = Tables({}, metadata, engine.dialect)
-    record = store(engine, tables, Other("a", "b", date(2024, 1, 1)))
-    assert record.target.key == ("address",)
-    assert record.values == {"address": "a", "seller": "b", "then": date(2024, 1, 1)}
-    assert rows(engine, record.target.table) == [
-        {"url": "a", "shop": "b", "when": date(2024, 1, 1)}
-    ]
 
 
 def test_types_of_the_projects_own(engine: sqlalchemy.Engine) -> None:
@@ -267,26 +230,6 @@ def test_parts_of_seconds_are_not_cut_off(engine: sqlalchemy.Engine) -> None:
     for item in parts:
         with pytest.raises(RowRefused, match="takes 0 digits after the point of seconds"):
             tables.record(item, KEY)
-
-
-SINGLE: dict[str, list[Any]] = {
-    "postgresql": [sqlalchemy.REAL, sqlalchemy.Float(24)],
-    "mysql": [sqlalchemy.Float, mysql.FLOAT],
-}
-
-
-def test_floats_of_32_bits_are_a_mismatch(engine: sqlalchemy.Engine) -> None:
-    """They would give 0.1 back as 0.10000000149."""
-    item = attrs.make_class("Page", {"url": attrs.field(type=str), "x": attrs.field(type=float)})
-    for type_ in SINGLE.get(engine.dialect.name, []):
-        with pytest.raises(SinkMismatch, match="column 'x' is"):
-            Tables({item: {}}, _with_x(type_), engine.dialect)
-    for type_ in (sqlalchemy.Double, sqlalchemy.Float(53)):
-        Tables({item: {}}, _with_x(type_), engine.dialect)
-
-
-def _with_x(type_: Any) -> sqlalchemy.MetaData:
-    return table_of(url_column(), sqlalchemy.Column("x", type_), name="page")
 
 
 @pytest.mark.parametrize("text", [sqlalchemy.CHAR(4), sqlalchemy.String(4)])

@@ -73,33 +73,6 @@ class Alike(scrapy.Spider):
         }
 
 
-class AlikeRows(Alike):
-    """The same into a table without a key of its own."""
-
-    name = "alike_rows"
-    custom_settings = {
-        "ITEM_PIPELINES": {"scrapy_redisq.pipelines.DatabasePipeline": 300},
-        "REDISQ_TABLES": {
-            "dict": {
-                "table": "alike",
-                "columns": {
-                    "user": "str",
-                    "jar": "int",
-                    "key": "str",
-                    "login": "str",
-                    "is_start": "bool",
-                },
-            },
-        },
-    }
-
-
-class OtherAlikeRows(AlikeRows):
-    """Another spider with the same table."""
-
-    name = "other_alike_rows"
-
-
 class Slow(scrapy.Spider):
     """A page that asks for ten others, some time after it has come and before it ends."""
 

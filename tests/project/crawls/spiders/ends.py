@@ -114,17 +114,6 @@ class Ignored(scrapy.Spider):
         yield {"url": response.url}
 
 
-class Paused(Hosts):
-    """Pauses its engine at the first page, as somebody at the telnet console may."""
-
-    name = "paused"
-
-    def parse(self, response):
-        if self.settings.getbool("PAUSES"):
-            self.crawler.engine.pause()
-        yield {"url": response.url}
-
-
 class Files(FilesPipeline):
     """The files of an item."""
 
