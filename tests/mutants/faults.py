@@ -214,7 +214,7 @@ MUTANTS = [
         TURNS,
         LIMITS,
         "state.last = math.max(state.last, state.ends)",
-        "if state.ends > NOW then return look_again(slot, state.ends) end",
+        ("if state.ends > NOW then\n      keep_place", "if false then\n      keep_place"),
     ),
     *_of(
         TURNS,
