@@ -48,8 +48,12 @@ FEATURES = {
     "heavy": 0.04,
     "lines": 0.12,
     "sessions": 0.5,
+    "seen_ttl": 0.15,
 }
 """What a spider or its site may do -> how often one does."""
+
+SEEN_TTL = 1_000.0
+"""Virtual seconds, longer than any crawl. Dupefilters are rotated once, so nothing is forgotten."""
 
 FEED, LINES, MAX_IDLE = "redisq:{feed}", 40, 2.0
 """A feed, whose key is kept and forgotten with the frontier's; its lines; and how many virtual
@@ -188,6 +192,8 @@ def draw(seed: int) -> Plan:
     if "poison" in features:  # that it kills its worker is known after so many
         settings["REDISQ_MAX_DELIVERIES"] = 3
         settings.pop("REDISQ_RESUME", None)
+    if "seen_ttl" in features:
+        settings["REDISQ_SEEN_TTL"] = SEEN_TTL
     if "keep_alive" in features:
         features -= {"idle", "again"}  # a worker that stays is never idle, nor is there an end
     if "lines" in features:  # of a feed, which keeps the crawl open for a while

@@ -345,8 +345,8 @@ def _seen(server: SimulatedServer) -> list[str]:
     """Of former runs nothing is left that nobody would delete."""
     of_now: set[str] = {"recent:0", "recent:1"}
     for key in server.redis.keys("redisq:*:meta"):
-        run, generation = server.redis.hmget(key, "run", "generation")
-        of_now |= {one.decode() for one in (run, generation, run and run + b".starts") if one}
+        run, *generations = server.redis.hmget(key, "run", "generation", "older")
+        of_now |= {one.decode() for one in (run, *generations, run and run + b".starts") if one}
     for key in server.redis.keys("redisq:*:trash"):
         of_now |= {one.decode().split()[1] for one in server.redis.lrange(key, 0, -1)}
     bases = [key.decode().partition(":seen:")[2] for key in server.redis.keys("redisq:*:seen:*")]

@@ -331,6 +331,8 @@ class World:
         self._tasks: set[asyncio.Task[Any]] = set()
         if "lines" in self.plan.features:
             self._feed()
+        if "seen_ttl" in self.plan.features:
+            self._later(random.Random(f"rotate {self.plan.seed}").uniform(0.1, 4), self._rotate)
         for at in self.plan.workers:
             self._later(at, self.start_worker)
         for fault in self.plan.faults:
@@ -366,6 +368,13 @@ class World:
                 self.start_worker()
                 alone_since = self.clock.now
         self.ended_at = self.clock.now
+
+    def _rotate(self) -> None:
+        """As if a TTL were over."""
+        for server in self.network.primaries:
+            for key in server.redis.keys("redisq:*:meta"):
+                if server.redis.hexists(key, "rotates"):
+                    server.redis.hset(key, "rotates", server.redis.hget(key, "sign"))
 
     def _feed(self) -> None:
         """Another program fills the feed, and its server has that for good."""

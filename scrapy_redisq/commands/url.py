@@ -168,4 +168,4 @@ def _where(told: Mapping[str, Any]) -> str:
         return "Nothing of it waits."
     if state == "seen":
         return "It was asked for, and nothing of it waits: it was fetched, or dropped by hand."
-    return "It has not been asked for in this run."
+    return "It has not been asked for in this run, or it was forgotten since (REDISQ_SEEN_TTL)."

@@ -25,7 +25,8 @@ frontier     all state of one crawl, under one name
 shard        one part of a frontier: one hash tag, one hash slot of a Redis Cluster
 slot         Scrapy's download slot of a request, mostly its host: the unit of fairness and limits
 run          from the first request until all are finished; shard 0 keeps its state
-generation   the run that began a dupefilter, with which later runs may go on
+generation   a dupefilter, called after the run that began it, with which later runs may go on;
+             with REDISQ_SEEN_TTL there are two
 worker       one crawl process; a producer adds requests, and claims none
 log prefix   the first n scripts of Redis' log; whatever n is, they leave a correct frontier
 entry        one serialised request, and how often a worker died with it (delivery count)

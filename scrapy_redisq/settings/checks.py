@@ -109,7 +109,7 @@ def whole_or_none(low: int, high: int) -> Check[int | None]:
     return or_none
 
 
-@taking(f"0 (never), or from a minute on {INTERVAL_TAKES}")
+@taking(f"{INTERVAL_TAKES}; a minute at least, or 0 for never")
 def seen_ttl(value: Any) -> float:
     amount = seconds_of(value)
     _require(amount == 0 or amount >= SHORTEST_SEEN_TTL)

@@ -277,6 +277,19 @@ MUTANTS = [
         ("self.left_start |= page.asked_again and holder is None", "pass"),
     ),
     *_of(SHARED + "enqueue.lua", IDENTITY, "or item[ASKED] == 2 and recent"),
+    *_of(
+        SHARED + "enqueue.lua",
+        "tests/protocol/test_seen.py",
+        ("if known[i] == 0 then", "if true then"),
+        ("if NOW >= due then", "if false then"),
+        ("meta.generation, due + ttl", "meta.generation, NOW + ttl"),
+    ),
+    *_of(
+        "worker/outbox.py",
+        "tests/crawls/test_recurrence.py",
+        ("parent = of_period(parent, ttl)", "pass"),
+        ("one.asked, one.identity = calls.STARTS, of_recurring(own)", "pass"),
+    ),
     *_of("worker/outbox.py", "tests/crawls/test_feeder.py", "one.fed or "),
     *_of(
         "frontier/lua/feed.lua",

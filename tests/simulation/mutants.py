@@ -99,6 +99,7 @@ NEEDS: dict[str, Needs] = {
     "CloseSpider": _one_of("close_spider"),
     "recent": _one_of("kill", "freeze", "cut", "lost_tail"),
     "rests": _one_of("quiet", "full", "sink_away"),
+    "known.i|>= due|, due": _one_of("seen_ttl"),
     "": _cuts,
 }
 """In file and line of a fault -> what a crawl needs to meet it: others are left out."""

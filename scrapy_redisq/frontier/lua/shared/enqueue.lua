@@ -75,19 +75,17 @@ end
 local function ask_if_new(meta)
   local FINGERPRINT, ASKED, IDENTITY = 3, 5, 6
   -- Identities or fingerprints by set, and `of` which request each is.
-  local starts, recent, seen, answers = {of = {}}, {of = {}}, {of = {}}, {}
-  local function ask(asked, known_by, i)
-    asked[#asked + 1] = known_by
-    asked.of[#asked] = i
+  local starts, recent, seen, answers, identified = {of = {}}, {of = {}}, {of = {}}, {}, {}
+  for i, item in ipairs(input.enqueue) do
+    answers[i] = 1
+    if item[FINGERPRINT] then
+      seen[#seen + 1] = item[FINGERPRINT]
+      seen.of[#seen] = i
+    end
+    if item[ASKED] then identified[#identified + 1] = i end
   end
   local function answer(asked, new)
     for i, number in ipairs(asked.of) do answers[number] = new[i] end
-  end
-  local has_identities = false
-  for i, item in ipairs(input.enqueue) do
-    answers[i] = 1
-    has_identities = has_identities or item[ASKED]
-    if item[FINGERPRINT] then ask(seen, item[FINGERPRINT], i) end
   end
   -- The dupefilter first: if it takes no more, nothing has been recorded in the sets.
   if #seen > 0 or input.also then
@@ -96,9 +94,13 @@ local function ask_if_new(meta)
     if input.also then add_seen(filter, meta, input.also) end
     answer(seen, add_seen(filter, meta, seen))
   end
-  for i, item in ipairs(has_identities and input.enqueue or {}) do
+  for _, i in ipairs(identified) do
+    local item = input.enqueue[i]
     local asked = answers[i] == 1 and (item[ASKED] == 1 and starts or item[ASKED] == 2 and recent)
-    if asked then ask(asked, item[IDENTITY], i) end
+    if asked then
+      asked[#asked + 1] = item[IDENTITY]
+      asked.of[#asked] = i
+    end
   end
   if #starts > 0 then answer(starts, new_starts(meta.run, starts)) end
   if #recent > 0 then answer(recent, new_recent(recent)) end
