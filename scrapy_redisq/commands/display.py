@@ -251,6 +251,9 @@ def _remarks(status: Mapping[str, Any]) -> Iterable[Text]:
     if text := ", ".join(f"{n:,} {what}" for what, n in counts.items() if n):
         see = f"  (scrapy redisq slots {clean(status['frontier'])})"
         yield Text.assemble(("slots ", "dim"), (text, "yellow"), (see, "dim"))
+    if feeds := status["feeds"]:
+        lines = (f"{known(n, '{:,}'.format) or '?'} in {clean(key)}" for key, n in feeds.items())
+        yield Text.assemble(("feeds ", "dim"), f"lines that wait: {', '.join(lines)}")
     stats = status["stats"]
     if text := ", ".join(f"{n:,} {what}" for name, what in STATS if (n := stats.get(name))):
         yield Text.assemble(("stats ", "dim"), text, ("  (all: --json)", "dim"))

@@ -117,6 +117,7 @@ def summary(
             if (found := STATUS_COUNT.fullmatch(name))
         },
         "stats": stats_in(totals),
+        "feeds": {},
         "exchanges": _exchanges(totals),
         "workers": workers,
     }

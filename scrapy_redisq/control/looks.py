@@ -6,15 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+from redis.exceptions import RedisError
+
 from scrapy_redisq.control import memory
 from scrapy_redisq.control.figures import figures
 from scrapy_redisq.control.frontier_status import absent, config_of, summary, workers_of
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.scaling import Terms, Wanted, wanted_workers
 from scrapy_redisq.control.why import corrupt, explain, unreachable
-from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
+from scrapy_redisq.errors import FrontierCorrupt, RedisqError, ServerBusy
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.growth import GrowthLimit
+from scrapy_redisq.frontier.lines import count_lines
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.cluster import nodes_of
@@ -47,7 +51,15 @@ class LookMethods(PastMethods):
             parts: list[SeenStatus] = [
                 self._run(admin.seen_status(self.name, shard, seen)) for shard in numbers
             ]
-            return summary(self.name, meta, config, shards, SeenStatus.total(parts))
+            status = summary(self.name, meta, config, shards, SeenStatus.total(parts))
+            feeds = msgspec.json.decode(meta.get("feeds", "[]"), type=list[str])
+        return {**status, "feeds": dict(zip(feeds, map(self._lines_in, feeds), strict=True))}
+
+    def _lines_in(self, feed: str) -> int | None:
+        try:
+            return self._run(count_lines(feed, self.name))
+        except (*TROUBLE, RedisError, RedisqError):  # denied, or its server is away
+            return None
 
     def look(self) -> dict[str, Any]:
         """`status`, with `why` and `figures`: all that people are shown. Raises what `status` does,

@@ -29,6 +29,8 @@ class Observed:
         workers = status.get("workers", [])
         self.alive = [worker for worker in workers if worker["alive"]]
         self.dead = [worker for worker in workers if not worker["alive"]]
+        self.lines = sum(lines or 0 for lines in status.get("feeds", {}).values())
+        """Lines that wait in feeds."""
         self.waits = list(waits)
         # The first part says what is true of a whole shard.
         self.shards = list({wait.shard: wait for wait in reversed(self.waits)}.values())

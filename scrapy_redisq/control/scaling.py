@@ -89,6 +89,8 @@ def wanted_workers(
 def _over(seen: Observed) -> str:
     """Why nobody has anything to do, or ""."""
     status = seen.status
+    if seen.lines:
+        return ""
     if seen.state in OVER:
         return f"the run is {seen.state}"
     if seen.state == "resetting" or status["created"] > status["finished"]:
@@ -103,7 +105,7 @@ def _over(seen: Observed) -> str:
 def _wait(seen: Observed) -> float | None:
     """Seconds until anything may be started, inf: a person has to say so; None: now, soon enough,
     or somebody has it."""
-    if seen.leased or seen.status["posted"] or seen.starting or not seen.shards:
+    if seen.leased or seen.status["posted"] or seen.starting or seen.lines or not seen.shards:
         return None
     kinds = {kind for kind, n in seen.kinds.items() if n}
     if kinds & {"due", "concurrency"}:
@@ -117,7 +119,7 @@ def _bounds(seen: Observed, pace: float | None, concurrency: int) -> list[tuple[
     """Workers that each bound allows. ``pace``: pages a minute of a worker, None: of the
     best one, for others may have had less to do."""
     pace = pace or max((float(w.get("pages_per_minute") or 0) for w in seen.alive), default=0.0)
-    due_soon = _due_soon(seen)
+    due_soon = _due_soon(seen) + seen.lines
     requests = seen.status["queued"] + seen.leased + due_soon
     share = max(concurrency, pace * HALF_A_MINUTE)
     found = [(math.ceil(requests / share), f"{counted(requests, 'request')} could be in progress")]

@@ -66,12 +66,14 @@ class Joined(Struct, frozen=True):
 
 class RunTerms(Struct, frozen=True):
     """Which run a worker wants to be in: REDISQ_RUN, REDISQ_RESUME, REDISQ_KEEP_SEEN and
-    REDISQ_KEEP_ALIVE; and how large it may become."""
+    REDISQ_KEEP_ALIVE; the feeds that it reads on the frontier's own server, as JSON, or ""; and how
+    large it may become."""
 
     name: str = ""
     resume: bool = True
     keep_seen: bool = False
     keep_alive: bool = False
+    feeds: str = ""
     growth: GrowthLimit = NO_LIMIT
 
 

@@ -48,9 +48,20 @@ def take_lines(feed: str, name: str, *, most: int, ttl: float, done: Any = None)
         "ttl": int(ttl * 1e6),
         "done": raw_string(done) if isinstance(done, bytes) else done or False,
     }
+    return Call.of(load("feed"), _meta_key(feed, name), data, partial(_decode, feed))
+
+
+def count_lines(feed: str, name: str) -> Call[int | None]:
+    """-> how many lines wait in the ``feed``, for the frontier called ``name``; None: that is not
+    known. Of a stream whose server does not say it is 1 if there are some. Changes nothing."""
+    data = {"feed": raw_string(feed.encode()), "name": name, "count": True}
+    return Call.of(load("feed"), _meta_key(feed, name), data, lambda n: None if n < 0 else int(n))
+
+
+def _meta_key(feed: str, name: str) -> str:
     # A hash tag made of the whole key hashes as the key does.
     place = feed if "{" in feed else f"{{{feed}}}"
-    return Call.of(load("feed"), f"{place}:redisq:{name}:meta", data, partial(_decode, feed))
+    return f"{place}:redisq:{name}:meta"
 
 
 def _decode(feed: str, reply: list[Any]) -> Taken:

@@ -42,7 +42,8 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
     feeds = feeds_of(spider, settings, crawler.settings)
     max_idle = max_idle_of(spider, crawler.settings)
     if feeds:
-        settings = dataclasses.replace(settings, values={**settings.values, "keep_alive": True})
+        of_spider = {"keep_alive": True, "feeds": {feed.key: {"url": feed.url} for feed in feeds}}
+        settings = dataclasses.replace(settings, values={**settings.values, **of_spider})
     _check_slots(crawler, settings)
     _warn(crawler)
     stop_at_hangup()

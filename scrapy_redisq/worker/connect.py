@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -100,6 +101,7 @@ class WorkerConnection:
 
     def _terms(self, name: str, config: FrontierConfig, server: Server) -> Terms:
         settings = self._settings
+        feeds = [key for key, given in settings.feeds.items() if not given.get("url")]
         return Terms(
             name,
             config,
@@ -113,6 +115,7 @@ class WorkerConnection:
                 settings.resume,
                 settings.keep_seen,
                 settings.keep_alive,
+                json.dumps(feeds) if feeds else "",
                 settings.growth_limit(),
             ),
             limits=settings.limits(),

@@ -50,6 +50,10 @@ CASES: dict[str, tuple[dict[str, Any], Waits, dict[str, Any], int]] = {
     "begun and done": (run(state="complete", run_name="a"), waits(), {"run": "a"}, 0),
     "ending, or fed by spider_idle": (run(workers=[alive()]), waits(), {}, 1),
     "idle, fed by push": (run(state="stopped"), waits(keep_alive=True), {}, 0),
+    "idle, with lines in a feed": (
+        *(run(state="complete", run_name="a", feeds={"l": 40, "x": None}), waits()),
+        *({"run": "a"}, 3),
+    ),
     "start() goes on": (run(workers=[alive()]), waits(starting=1), {}, 1),
     "its first worker died in start()": (run(state="stopped"), waits(), {}, 1),
     "links to other servers": (run(posted=1), waits(), {}, 1),

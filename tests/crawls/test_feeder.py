@@ -13,7 +13,7 @@ import redis
 from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.lines import take_lines
+from scrapy_redisq.frontier.lines import count_lines, take_lines
 from scrapy_redisq.frontier.scripts import execute
 from tests.harness.crawl import Run, constants, wait_until_joined
 
@@ -126,7 +126,8 @@ def test_two_workers_of_which_one_is_killed(redis_server: RedisServer, crawl: Ru
 
 def test_another_server(redis_server: RedisServer, crawl: Run) -> None:
     """A feed may be on another Redis. While that is away the crawl goes on with the first feed, and
-    one line says so."""
+    one line says so. Lines that wait in a feed of the frontier's server are counted, and are work
+    for a worker."""
     other = RedisServer(any_server())
     try:
         with Site(page) as site, redis_server.client() as client:
@@ -144,6 +145,16 @@ def test_another_server(redis_server: RedisServer, crawl: Run) -> None:
             wait_until(lambda: left_of(other) == [], 5, "it is deleted there")
             worker.terminate()
             worker.wait()
+            with Frontier.from_url(redis_server.url, "fed_plain") as frontier:
+                assert (frontier.status()["feeds"], frontier.wanted_workers().workers) == (
+                    {"near": 0},
+                    0,
+                )
+                client.rpush("near", *"abc")
+                assert (frontier.status()["feeds"], frontier.wanted_workers().workers) == (
+                    {"near": 3},
+                    1,
+                )
         assert worker.log.count("The feed 'far' (REDISQ_FEEDS) is not read") == 1
     finally:
         other.close()
@@ -228,14 +239,24 @@ def test_lines_are_copied_before_they_are_removed(client: redis.Redis) -> None:
             execute(client, take_lines(key, "crawl", most=10, ttl=5))
     client.config_set("maxmemory", 0)
     kinds = {"l": "list", "s": "set", "z": "zset", "x": "stream"}
+
+    def count(key: str) -> int | None:
+        return execute(client, count_lines(key, "crawl"))
+
+    assert [*map(count, ["l", "s", "z", "x", "none"])] == [3, 2, 2, 1, 0]
     for key, number in {"l": 2, "s": 2, "z": 2, "x": 1}.items():
         taken = execute(client, take_lines(key, "crawl", most=10, ttl=5))
         assert (taken.type, len(taken.lines), taken.aside > 0) == (kinds[key], number, True)
+        assert count(key) == 1 + (key == "l"), "a batch, and the third line"
         again = execute(client, take_lines(key, "crawl", most=10, ttl=5, done=taken.done))
         assert len(again.lines) == (key == "l")
         last = execute(client, take_lines(key, "crawl", most=0, ttl=5, done=again.done))
         assert (last.lines, last.aside) == ([], 0)
     assert client.keys() == [b"x"]
+    assert count("x") == 0
+    client.xadd("x", {"url": "b"})
+    client.set("text", "a")
+    assert (count("x"), count("text")) == (1, None)
     client.slowlog_reset()  # other tests look into it
 
 

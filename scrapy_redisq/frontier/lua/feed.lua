@@ -5,8 +5,10 @@
 --
 -- Input    feed (its key), name (of the frontier), id (32 characters, of a new batch), most (lines;
 --          0: none), ttl (us after which another worker may take the same lines up again), done
---          (false, or what is pushed: a batch, or an array of ids of a stream)
--- Reply    {type of the feed, how much is aside, batch}, the batch being ID, then LENGTH:LINE for
+--          (false, or what is pushed: a batch, or an array of ids of a stream); or count (true),
+--          which changes nothing
+-- Reply    of count how many lines wait, -1 if the key is of no type that is read; else
+--          {type of the feed, how much is aside, batch}, the batch being ID, then LENGTH:LINE for
 --          each line, or ''; of a stream {type, how much is aside, {id, {field, value...}}...}
 -- Cost     O(most), about 4 MB and the last line
 -- Retry    takes other lines: those whose reply was lost are taken up again when `ttl` is over
@@ -15,8 +17,34 @@
 local BATCHES, FEED = PREFIX .. 'batches', input.feed
 local kind = redis.call('TYPE', FEED).ok
 
+local GROUP, CONSUMER = 'redisq:' .. input.name, 'worker'
+
+-- The number of entries of a stream that this crawl has not done with.
+local function left_in_stream()
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', FEED)) do
+    local told = {}
+    for i = 1, #group, 2 do told[group[i]] = group[i + 1] end
+    if told.name == GROUP then
+      -- Redis 6.2 does not say how many are left, nor a later one if some were deleted: 0 or 1.
+      local left = '(' .. told['last-delivered-id']
+      return told.pending + (told.lag or #redis.call('XRANGE', FEED, left, '+', 'COUNT', 1))
+    end
+  end
+  return redis.call('XLEN', FEED)
+end
+
+-- Lines that wait, a batch that is aside being one.
+local function waiting()
+  local aside = redis.call('ZCARD', BATCHES)
+  if kind == 'list' then return aside + redis.call('LLEN', FEED) end
+  if kind == 'set' then return aside + redis.call('SCARD', FEED) end
+  if kind == 'zset' then return aside + redis.call('ZCARD', FEED) end
+  if kind == 'stream' then return aside + left_in_stream() end
+  return kind == 'none' and aside or -1
+end
+if input.count then return waiting() end
+
 local function from_stream()
-  local GROUP, CONSUMER = 'redisq:' .. input.name, 'worker'
   local has_group = false
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', FEED)) do
     has_group = has_group or group[2] == GROUP

@@ -58,6 +58,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "redisq_why": ("gauge", "1 for what status gives as the reason.", ("crawl", "reason")),
     "redisq_oldest_due_seconds": ("gauge", "How long a host has been due at most.", ("crawl",)),
     "redisq_next_start_seconds": ("gauge", "Until a host that waits may go on.", ("crawl",)),
+    "redisq_feed_lines": ("gauge", "Lines that wait in feeds.", ("crawl",)),
     "redisq_posted_pages": ("gauge", "Pages whose links to other servers may be lost.", ("crawl",)),
     "redisq_seen_urls": ("gauge", "URLs in the dupefilter.", ("crawl",)),
     "redisq_seen_capacity_urls": ("gauge", "URLs for which it is laid out.", ("crawl",)),
@@ -112,6 +113,7 @@ def samples(status: Mapping[str, Any], why: Mapping[str, Any], wanted: int) -> I
     yield "redisq_oldest_due_seconds", (), why["oldest_due"] or 0.0
     if why["next_start"] is not None:
         yield "redisq_next_start_seconds", (), why["next_start"]
+    yield "redisq_feed_lines", (), sum(lines or 0 for lines in status["feeds"].values())
     yield "redisq_posted_pages", (), status["posted"]
     yield "redisq_seen_urls", (), status["seen"]
     if status["dupefilter"]:

@@ -220,7 +220,7 @@ local function begin_run()
     'generation', keeps_seen or input.run, 'sign', integer(NOW),
     'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1, lost + 1)))
   for _, field in ipairs({'limited', 'budgets', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
-      'max_memory', 'paused'}) do
+      'max_memory', 'paused', 'feeds'}) do
     keep(field, meta[field])
   end
   for _, field in ipairs(keeps_seen and {'older', 'seen_ttl', 'rotates'} or {}) do
@@ -254,6 +254,7 @@ end
 if intent == 'crawl' then
   if name ~= '' then keep('name', name) end
   if input.keep_alive then keep('keep_alive', 1) end
+  keep('feeds', input.feeds)
   keep('keep_seen', input.keep_seen and 1)
   keep('max_pending', input.max_pending)
   keep('max_memory', input.max_memory)

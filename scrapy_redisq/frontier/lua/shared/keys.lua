@@ -10,8 +10,8 @@
 --                           start requests), began, left (when the last worker went), ended (us),
 --                           generation of its dupefilter, the older one, seen_ttl (us) and
 --                           rotates (us, when the generation does) with REDISQ_SEEN_TTL,
---                           inherits, keep_alive, keep_seen,
---                           max_pending and max_memory (of workers), shards (that former runs had),
+--                           inherits, keep_alive, keep_seen, max_pending, max_memory and feeds (of
+--                           workers; feeds: JSON, keys), shards (that former runs had),
 --                           sealed and visited (see shared/run_state.lua), begun:J (on shard 0:
 --                           shard J has begun the run for good), sign and patient (see
 --                           ms_until_dead()), behind (us, see NOW), stuck and retry (see

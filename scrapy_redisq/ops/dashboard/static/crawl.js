@@ -98,6 +98,7 @@ export default function crawl(ctx) {
       ["Dupefilter", filter ? `${filter.kind}${filter.backend !== filter.kind ? ` (${filter.backend})` : ""}` : "–"],
       filter?.capacity && ["Room for", `${number(filter.capacity)} URLs`],
       ["Shards", number(told.shards)],
+      ...Object.entries(told.feeds).map(([key, lines]) => [`Lines in ${key}`, lines === null ? "–" : number(lines)]),
       ["Retries of dead workers", number(told.reclaimed)]));
   }
 
