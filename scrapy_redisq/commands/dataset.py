@@ -10,6 +10,7 @@ from scrapy_redisq.commands.display import clean
 from scrapy_redisq.commands.options import add_command, add_name, check_installed
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control.words import counted
+from scrapy_redisq.errors import FrontierError
 
 TEXT = """\
 Put the parts of DatasetPipeline together, as its last worker does at the end of a run: after that
@@ -31,6 +32,8 @@ def run(arguments: Namespace, project: Project) -> int:
     spider = project.spider_name or arguments.name
     dataset = Dataset(project.settings, spider, project.scrapys)
     together = dataset.put_together()
+    if not together.parts:
+        raise FrontierError(f"there are no items in {clean(dataset.address)}.parts")
     items, parts = counted(together.items, "item"), counted(together.parts, "part")
     print(f"{clean(dataset.address)}: {items} of {parts}")
     if together.missing:

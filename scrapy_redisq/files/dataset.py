@@ -39,10 +39,11 @@ _values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Together(NamedTuple):
-    """What was put together: ``items`` of ``parts``. ``missing``: fields of FEED_EXPORT_FIELDS that
-    no item has."""
+    """What was put together: ``items`` of the ``lines`` of ``parts``. ``missing``: fields of
+    FEED_EXPORT_FIELDS that no item has."""
 
     items: int
+    lines: int
     parts: int
     missing: Sequence[str]
 
@@ -89,13 +90,16 @@ class Dataset:
 
     def put_together(self) -> Together:
         """Make the data set of the parts that there are now: of the items of one key the one that
-        was written last, in the order in which they were written.
+        was written last, in the order in which they were written. Where there is no part it leaves
+        everything as it is.
 
         Takes a temporary file of some 60 bytes an item, 64 MB of memory, and what a few parts take.
         Raises `SinkMismatch` for a part with anything else in it.
         """
         while True:
             before, names = self._home.get(self._mark), self._names()
+            if not names:
+                return Together(0, 0, 0, ())
             try:
                 with contextlib.closing(sqlite3.connect("")) as index:
                     together, fields = self._look_through(names, index)
@@ -119,17 +123,20 @@ class Dataset:
         index.execute("CREATE TABLE last (key BLOB PRIMARY KEY, place INTEGER) WITHOUT ROWID")
         asks = bool(self._fields) or any(_is_csv(base) for _, base in self._targets)
         found: dict[str, str] = {}
+        lines = 0
 
         def keys() -> Iterator[tuple[bytes, int]]:
-            for place, (key, item) in enumerate(self._items(names)):
+            nonlocal lines
+            for key, item in self._items(names):
                 if asks:
                     found.update((name, name) for name in _values(item))
-                yield key, place
+                yield key, lines
+                lines += 1
 
         index.executemany("INSERT OR REPLACE INTO last VALUES (?, ?)", keys())
         (items,) = index.execute("SELECT count(*) FROM last").fetchone()
-        missing = [name for name in self._fields if items and name not in found]
-        return Together(items, len(names), missing), self._fields or found
+        missing = [name for name in self._fields if name not in found]
+        return Together(items, lines, len(names), missing), self._fields or found
 
     def _items(self, names: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
         for name, data in self._home.read(self._parts, names):
@@ -167,7 +174,7 @@ class Dataset:
                 yield msgspec.json.encode(chosen) + b"\n"
             else:
                 yield item + b"\n"
-        if self._home.get(self._mark) != before:
+        if self._home.get(self._mark) not in (before, _digest(names)):
             raise _Overtaken
 
 

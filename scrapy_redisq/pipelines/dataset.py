@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LINES = "redisq/dataset/lines"
+"""The stat of the lines in parts."""
+
 LINE = "line"
 """Where a row has its line of a part."""
 
@@ -66,6 +69,8 @@ class DatasetPipeline(FilePipeline):
         """One part."""
         await super().write(rows)
         self._part = ""
+        stats: Any = self.crawler.stats
+        stats.inc_value(LINES, len(rows))
 
     def _write(self, rows: list[Row]) -> None:
         # The first time it is tried: the item that was written last counts.
@@ -76,9 +81,12 @@ class DatasetPipeline(FilePipeline):
         worker = Scheduler.of(self.crawler)
         if worker is None or worker.completed_run:
             # Without a worker: this crawl shares no frontier, or came when its run was complete.
-            await self._put_together(unless_current=worker is None)
+            fleet = worker.run_session.fleet_stats if worker else None
+            written = (fleet or {}).get(LINES, 0)
+            await self._put_together(unless_current=worker is None, written=written)
 
-    async def _put_together(self, *, unless_current: bool) -> None:
+    async def _put_together(self, *, unless_current: bool, written: int = 0) -> None:
+        """``written``: at least so many lines have all workers written."""
         # Those of the pipeline end when it is closed.
         calls = Calls("redisq-dataset")
         try:
@@ -99,6 +107,13 @@ class DatasetPipeline(FilePipeline):
         logger.info(
             "%s has %d items of %d parts", self._dataset.address, together.items, together.parts
         )
+        if together.lines < written:
+            logger.error(
+                "%s lacks items: all workers have written %d lines, and %d are here. The folder of "
+                "REDISQ_DATASET must be one for all hosts. Copy the parts of the others to it, and "
+                "call 'scrapy redisq dataset'",
+                *(self._dataset.address, written, together.lines),
+            )
         if together.missing:
             logger.warning(
                 "FEED_EXPORT_FIELDS: no item has the field %s", ", ".join(together.missing)

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pytest
 import scrapy
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
+from scrapy.statscollectors import StatsCollector
 
 from lab.servers import wait_until
 from lab.site import Site, linked_pages
@@ -53,6 +55,7 @@ async def opened(*outputs: Path | str, **settings: Any) -> AsyncIterator[Dataset
     pipeline = DatasetPipeline(Crawler(scrapy.Spider, Settings(given)))
     pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
     pipeline.spider_name = pipeline.frontier_name = "books"
+    pipeline.crawler.stats = StatsCollector(pipeline.crawler)
     await super(DatasetPipeline, pipeline).open()
     yield pipeline
 
@@ -86,7 +89,7 @@ class TestTogether:
         write(out, {"1": {"n": "old"}, "2": {"n": 2}}, {"3": {}})
         write(out, {"1": {"n": "new\nline — \u2028"}, "4": {"n": [{"m": None}]}})
         together = dataset(out).put_together()
-        assert together == (4, 3, [])
+        assert together == (4, 5, 3, [])
         expected = [{"n": 2}, {}, {"n": "new\nline — \u2028"}, {"n": [{"m": None}]}]
         assert lines(out) == expected
         assert [line["redisq_key"][-1] for path in parts(out) for line in lines(path)] == [
@@ -167,7 +170,7 @@ class TestTogether:
         out = "s3://books/%(spider)s/all.jsonl"
         write(out, {"1": {"n": 1}, "2": {"n": 2}}, {"1": {"n": 3}}, **store.settings)
         made = dataset(out, **store.settings)
-        assert made.put_together() == (2, 2, [])
+        assert made.put_together() == (2, 3, 2, [])
         assert made.is_current()
         assert store.client().cat_file("books/books/all.jsonl") == b'{"n":2}\n{"n":3}\n'
 
@@ -239,29 +242,47 @@ class TestCrawls:
     def test_killed_while_it_puts_together(
         self, crawl: Run, redisq: Redisq, tmp_path: Path
     ) -> None:
-        """The next start does it, at the begin of the next run, or when the run is complete; and so
+        """The next start does it when it finds the run complete, or begins the next run; and so
         does the command."""
-        out = tmp_path / "all.jsonl"
-        with Site(linked_pages(5)) as site:
+        out, pipe = tmp_path / "all.jsonl", tmp_path / "all.jsonl.parts" / "3.jsonl"
+        with Site(linked_pages(5, delay=0.1)) as site:
             given = self.settings(out, REDISQ_RUN="first")
-
-            def undone() -> None:
-                for path in (out, tmp_path / "all.jsonl.parts" / "_together"):
-                    path.unlink()
-
-            crawl("follow", site, given).wait()
-            assert len(lines(out)) == 5
-            undone()
+            dying = crawl("follow", site, given)
+            wait_until(lambda: parts(out), 20, "a part")
+            os.mkfifo(pipe)  # to read it takes until somebody writes
+            dying.wait_for("this was the last worker to leave")
+            dying.kill()
+            assert not out.exists()
+            pipe.unlink()
             again = crawl("follow", site, given).wait()
             assert "Nothing to do" in again.log
             assert len(lines(out)) == 5, again.log
-            undone()
+
+            def undo() -> None:
+                out.unlink()
+                (pipe.parent / "_together").unlink()
+
+            undo()
             begins = crawl("follow", site, {**given, "REDISQ_RUN": "second"}).wait()
             assert begins.log.count(TOGETHER) == 2
-            assert len(lines(out)) == 5
-            undone()
-            assert "5 items of 2 parts" in redisq("dataset", "follow", REDISQ_DATASET=str(out)).out
+            undo()
+            told = redisq("dataset", "follow", REDISQ_DATASET=str(out))
+            assert "all.jsonl: 5 items of " in told.out, told
         assert len(lines(out)) == 5
+        none = redisq("dataset", "other", REDISQ_DATASET=f"{tmp_path}/%(spider)s.csv")
+        assert (none.code, "there are no items in" in none.err) == (1, True)
+
+    def test_folders_that_are_not_one(self, crawl: Run, tmp_path: Path) -> None:
+        """The last worker says that it lacks parts of others."""
+
+        def given(number: int) -> dict[str, Any]:
+            out = tmp_path / str(number) / "all.csv"
+            return self.settings(out, REDISQ_MAX_LEASES=1, CONCURRENT_REQUESTS=1)
+
+        with Site(linked_pages(20, delay=0.05)) as site:
+            workers = crawl.fleet(2, "follow", site, given)
+            logs = "".join(worker.wait().log for worker in workers)
+        assert "all workers have written 20 lines, and " in logs
 
     def test_nobody_can_put_it_together(self, crawl: Run, tmp_path: Path) -> None:
         """The log says what is wrong, and what to do; the items are in their parts."""
