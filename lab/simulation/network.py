@@ -122,7 +122,7 @@ class Network:
         """Key of each shard's counts -> requests created, and finished."""
         found = {}
         for server in self.primaries:
-            for key in server.redis.keys("redisq:*:counts"):
+            for key in server.redis.keys("redisq:{sim*:counts"):
                 both = server.redis.hmget(key, "created", "finished")
                 found[key.decode()] = (int(both[0] or 0), int(both[1] or 0))
         return found
@@ -132,13 +132,13 @@ class Network:
         return {
             (key.decode(), server.redis.hget(key, "run"))
             for server in (*self.primaries, *more)
-            for key in server.redis.keys("redisq:*:meta")
+            for key in server.redis.keys("redisq:{sim*:meta")
         }
 
     def is_done(self) -> bool:
         """Whether there were requests, and all are finished, as far as each shard tells."""
         counts = self.counts().values()
-        posts = any(server.redis.keys("redisq:*:post") for server in self.primaries)
+        posts = any(server.redis.keys("redisq:{sim*:post") for server in self.primaries)
         return len(counts) > 0 and not posts and all(one <= two for one, two in counts)
 
     # News

@@ -47,6 +47,7 @@ FEATURES = {
     "latecomer": 0.1,
     "heavy": 0.04,
     "lines": 0.12,
+    "rival": 0.15,
     "sessions": 0.5,
     "seen_ttl": 0.15,
 }
@@ -59,7 +60,7 @@ FEED, LINES, MAX_IDLE = "redisq:{feed}", 40, 2.0
 """A feed, whose key is kept and forgotten with the frontier's; its lines; and how many virtual
 seconds without work end the crawl."""
 
-OF_SLOTS = frozenset({"limits", "rate", "narrow", "retry_after"})
+OF_SLOTS = frozenset({"limits", "rate", "narrow", "retry_after", "rival"})
 """Features that only a crawl with slots keeps to."""
 
 FAULTS = {
@@ -203,6 +204,10 @@ def draw(seed: int) -> Plan:
     hosts = chance.choice([1, 2, 3, 5])
     chance = random.Random(f"cluster {seed}")
     masters = chance.choice([0, 0, 0, 0, 0, 1, 2, 3])
+    if masters:
+        features -= {"rival"}
+    if "rival" in features:
+        settings["REDISQ_LIMITS_NAME"] = "both"
     return Plan(
         seed,
         pages,

@@ -104,6 +104,8 @@ class Site:
         self.log: list[tuple[float, str, str, int]] = []
         self.hits: Counter[str] = Counter()
         self.begun: dict[str, list[float]] = defaultdict(list)
+        self.rivals: dict[str, list[float]] = defaultdict(list)
+        """The same of another crawl."""
         self.active: Counter[tuple[str, int]] = Counter()
         """Downloads that go on, by host and worker."""
         self.going_on: Counter[tuple[str, int]] = Counter()

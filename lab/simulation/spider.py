@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 HEAVY = "x" * 900_000
 
+RIVALS = 16
+"""Pages of another crawl."""
+
 WORLD: list[World] = []
 """The one of this process."""
 
@@ -197,6 +200,26 @@ class SimulatedSpider(scrapy.Spider):
             yield self.unfiltered(page, self.parse_chain, n + 1)
 
 
+class Rival(scrapy.Spider):
+    """Another crawl, which shares the limits of hosts."""
+
+    name = "rival"
+    custom_settings = {  # noqa: RUF012
+        "REDISQ_FRONTIER": "rival",
+        "REDISQ_FEEDS": {},
+        "REDISQ_KEEP_ALIVE": False,
+        "REDISQ_SET_ASIDE_WAIT": 0,
+        "ITEM_PIPELINES": {},
+    }
+
+    async def start(self) -> AsyncIterator[Any]:
+        for n in range(RIVALS):
+            yield Request(f"http://h{n % world().plan.hosts}.sim/rival{n}")
+
+    def parse(self, response: Response) -> None:
+        """Nothing."""
+
+
 class Downloads:
     """Scrapy's download handler: asks the site."""
 
@@ -214,6 +237,10 @@ class Downloads:
         process = WORKER.get()
         _, _, host, path = request.url.split("/", 3)
         plain = path.isdecimal() and not request.cb_kwargs
+        if path.startswith("rival"):
+            site.rivals[host].append(time.monotonic())
+            world().downloads(host)
+            return await self._answer(request, Page(-1, 0), path, False, host)
         name = path  # a leaf and a link of a chain have one URL, and one set of arguments
         if request.cb_kwargs:
             name += f"{getattr(request.callback, '__name__', '')}{json.dumps(request.cb_kwargs)}"

@@ -329,7 +329,7 @@ def _redis(world: World) -> list[str]:
         if not created <= finished <= created + foreign
     ]
     for server in world.network.primaries:
-        keys = [key.decode() for key in server.redis.keys("redisq:*")]
+        keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
         is_left = "keep_alive" in world.plan.features or _is_near(world, ["cut"], world.closed_at)
         may = GONE if is_left else set()
@@ -344,12 +344,13 @@ def _redis(world: World) -> list[str]:
 def _seen(server: SimulatedServer) -> list[str]:
     """Of former runs nothing is left that nobody would delete."""
     of_now: set[str] = {"recent:0", "recent:1"}
-    for key in server.redis.keys("redisq:*:meta"):
+    for key in server.redis.keys("redisq:{sim*:meta"):
         run, *generations = server.redis.hmget(key, "run", "generation", "older")
         of_now |= {one.decode() for one in (run, *generations, run and run + b".starts") if one}
-    for key in server.redis.keys("redisq:*:trash"):
+    for key in server.redis.keys("redisq:{sim*:trash"):
         of_now |= {one.decode().split()[1] for one in server.redis.lrange(key, 0, -1)}
-    bases = [key.decode().partition(":seen:")[2] for key in server.redis.keys("redisq:*:seen:*")]
+    seen = server.redis.keys("redisq:{sim*:seen:*")
+    bases = [key.decode().partition(":seen:")[2] for key in seen]
     left = [base for base in bases if not any(base.startswith(one) for one in of_now)]
     return [f"left of former runs: {sorted(left)}"] if left else []
 
@@ -358,7 +359,8 @@ def _limits(world: World) -> list[str]:
     if world.met["clock"]:
         return []  # a step of the server's clock ends all that is timed by it
     problems = []
-    for host, begun in world.site.begun.items():
+    for host, own in world.site.begun.items():
+        begun = sorted([*own, *world.site.rivals[host]])
         if "limits" in world.plan.features:
             gaps = itertools.pairwise(begun)
             close = [
@@ -435,7 +437,7 @@ def _retry_after(world: World) -> list[str]:
             continue
         close = [
             begun - BOOTED
-            for begun in world.site.begun[host]
+            for begun in world.site.begun[host] + world.site.rivals[host]
             if at + 1.0 < begun < at + RETRY_AFTER * TOLERANCE
             and not _is_resumed(world, begun - BOOTED, host, begun - at)
         ]

@@ -43,6 +43,9 @@ LONGEST = 700.0
 
 MOST_WORKERS = 40
 
+RIVAL = 99
+"""Number of the worker of another crawl."""
+
 AGE = 1.0
 """Virtual seconds that a process takes until its crawl begins."""
 
@@ -247,6 +250,21 @@ class World:
         worker.task.add_done_callback(lambda task: self._left(worker, task))
         return worker
 
+    rivals: list[Worker] = field(default_factory=list)
+    """Of another crawl, which shares the limits of hosts."""
+
+    def _start_rival(self, kill_after: float) -> None:
+        """A crawl of one worker, which may be killed and is never started again."""
+        process, context = Process(RIVAL), contextvars.copy_context()
+        context.run(WORKER.set, process)
+        crawler = context.run(self._runner.create_crawler, spiders.Rival)
+        rival = Worker(process, crawler)
+        self.rivals.append(rival)
+        self.say("the rival starts")
+        rival.task = context.run(self._runner.crawl, crawler)
+        if kill_after < math.inf:
+            self._later(kill_after, process.kill)
+
     def _finished(self, worker: Worker) -> None:
         self.finished_at = min(self.finished_at, self.clock.now)
         missing = self.site.expected()[0] - self.table.keys()
@@ -310,7 +328,7 @@ class World:
         active = self.site.active
         goes_on = [
             worker.number
-            for worker in self.workers
+            for worker in [*self.workers, *self.rivals]
             if active[host, worker.number]
             and worker.process.runs
             and not any(worker.number in server.cut_off for server in self.network.servers)
@@ -333,6 +351,10 @@ class World:
             self._feed()
         if "seen_ttl" in self.plan.features:
             self._later(random.Random(f"rotate {self.plan.seed}").uniform(0.1, 4), self._rotate)
+        if "rival" in self.plan.features:
+            chance = random.Random(f"rival {self.plan.seed}")
+            life = chance.choice([chance.uniform(AGE, 4), math.inf])
+            self._later(chance.uniform(0, 2), functools.partial(self._start_rival, life))
         for at in self.plan.workers:
             self._later(at, self.start_worker)
         for fault in self.plan.faults:
@@ -412,6 +434,8 @@ class World:
 
     def _is_over(self) -> bool:
         started = len(self.workers) >= len(self.plan.workers)
+        if not all(rival.is_over for rival in self.rivals):
+            return False
         if not started or self.alive() or any(one.away for one in self.network.primaries):
             return False
         if not (self._is_idle() if self._stays else self.is_complete()):

@@ -79,8 +79,8 @@ local function differences_but(may_differ)
     local stored = meta['config:' .. field]
     local is_unknown = (field == 'spider' or field == 'arguments')
       and (stored == '' or given == '')
-    -- No worker has a token or a turn by that name.
-    is_unknown = is_unknown or field == 'limits_name' and redis.call('EXISTS', WORKERS) == 0
+    -- No worker has a turn of slots that are shared by that name.
+    is_unknown = is_unknown or field == 'limits_name' and live_workers() == 0
     if stored and stored ~= given and not is_unknown and not may_differ(field) then
       found = found or {}
       found[field] = {stored, given}
@@ -202,6 +202,11 @@ local function counts_of_new_run()
     end
   end
   return counts
+end
+
+-- Tokens of dead workers go back to the slots that are shared no more.
+if intent == 'crawl' and input.config.limits_name ~= meta['config:limits_name'] then
+  for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do return_tokens(worker) end
 end
 
 local function begin_run()

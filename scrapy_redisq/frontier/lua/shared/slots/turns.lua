@@ -170,7 +170,7 @@ local function give_turn(worker, slot, most)
     if not tokens then
       keep_place(state, ours, NOW)
       if SHARED then save_slot(slot, state) end
-      look_again(slot, NOW + (SHARED and ours and EARLY or TURN))
+      look_again(slot, NOW + (ours and not is_alone(state) and EARLY or TURN))
       return 0
     end
   end
