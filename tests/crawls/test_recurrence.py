@@ -15,6 +15,7 @@ from scrapy_redisq.serialization.recurrence import Answer as Known
 from scrapy_redisq.serialization.recurrence import Recurrence, of_period, seconds_of, seen_ttl_of
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, constants
+from tests.harness.model import read_shard
 
 CONDITIONS = {"if-none-match", "if-modified-since"}
 
@@ -203,6 +204,9 @@ def test_seen_for_a_while(redis_server: RedisServer, crawl: Run) -> None:
         worker = crawl("aging", site, settings=settings)
         leaves = ("/leaf", "/soon", "/bad", "/picture-leaf", "/picture-soon")
         wait_until(lambda: all(site.counts()[path] >= 2 for path in leaves), 30, "leaves")
+        client: Any = frontier.client
+        swept = lambda: len(read_shard(client, "aging", 0).generations) <= 2  # noqa: E731
+        wait_until(swept, 10, "old generations to be deleted")
         worker.terminate()
         worker.wait()
     at = [hit.at for hit in site.hits if hit.path == "/leaf"]

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lab.servers import RedisServer
-from scrapy_redisq.frontier import admin, calls
+from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.bitmap_layout import Layer, bitmap_layers, blocked_bloom_error
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute, raw_string, source
@@ -450,6 +450,19 @@ def test_runs_and_other_ttls(client: redis.Redis) -> None:
     assert fourth.joined.trash == 3
     assert sweep(client, "exact") == set()
     assert client.hmget(META, "older", "rotates", "seen_ttl") == [None] * 3
+
+
+def test_a_reset_deletes_both(client: redis.Redis) -> None:
+    """And what was thrown away before."""
+    worker = Worker(client, NAME, EXACT, seen_ttl=TTL)
+    for _ in range(3):
+        assert is_new(worker, *(f"{n}" for n in range(300)))
+        wait(client, 2 * TTL)
+    assert is_new(worker, "a")
+    wait(client, TTL)
+    assert is_new(worker, "b")
+    worker.do(runs.reset(NAME, [0], force=True))
+    assert client.dbsize() == 0
 
 
 def test_the_memory_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
