@@ -105,9 +105,13 @@ class Dataset:
                     together, fields = self._look_through(names, index)
                     for folder, base in self._targets:
                         folder.put_lines(base, self._made(base, names, index, fields, before))
-            except _Overtaken:
+            except SinkError:
+                if self._home.get(self._mark) == before:
+                    raise
                 continue
             self._home.put(self._mark, _digest(names))
+            for folder, base in self._targets:
+                folder.remove_halves(base)
             return together
 
     def _names(self) -> list[str]:

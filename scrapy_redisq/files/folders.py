@@ -155,24 +155,29 @@ class Folder:
     def put_lines(self, name: str, lines: Iterable[bytes]) -> None:
         """`put` for a large file, which several processes may write at once: the last one counts.
 
-        What processes that were killed left of it is removed. Raises also the errors of this
-        package that ``lines`` raises.
+        Raises also the errors of this package that ``lines`` raises.
         """
-        target = f"{self._root}/{name}"
+        target, token = f"{self._root}/{name}", f".{secrets.token_hex(4)}"
         try:
             if isinstance(self._system, LocalFileSystem):
-                _write_to_disk(Path(target), lines, f".{secrets.token_hex(4)}")
-                for left in Path(self._root).glob(f".{glob.escape(name)}.*.tmp"):
-                    left.unlink()
+                _write_to_disk(Path(target), lines, token)
                 return
             with NamedTemporaryFile() as file:
                 file.writelines(lines)
                 file.flush()
-                self._upload(target, lambda path: self._system.put_file(file.name, path))
+                self._upload(target, lambda path: self._system.put_file(file.name, path), token)
         except RedisqError:
             raise
         except Exception as error:
             raise self._shown.cannot_write(error) from None
+
+    def remove_halves(self, name: str) -> None:
+        """Remove what processes that were killed in `put_lines` have left on this machine. One that
+        goes on fails by that."""
+        if isinstance(self._system, LocalFileSystem):
+            for left in Path(self._root).glob(f".{glob.escape(name)}.*.tmp"):
+                with suppress(OSError):
+                    left.unlink()
 
     def get(self, name: str) -> bytes:
         """A small file's contents, b"" if there is none. Raises `SinkUnavailable`."""
@@ -208,12 +213,12 @@ class Folder:
                 raise self._shown.cannot_read(error) from None
             yield from zip(some, contents, strict=True)
 
-    def _upload(self, target: str, upload: Callable[[str], None]) -> None:
+    def _upload(self, target: str, upload: Callable[[str], None], token: str = "") -> None:
         if self._atomic:
             upload(target)
             return
         folder, _, name = target.rpartition("/")
-        hidden = f"{folder}/.{name}.tmp"
+        hidden = f"{folder}/.{name}{token}.tmp"
         self._system.makedirs(folder, exist_ok=True)
         upload(hidden)
         # There from an attempt before, whose answer did not arrive; some do not rename onto it.

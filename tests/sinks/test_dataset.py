@@ -150,20 +150,22 @@ class TestTogether:
 
     def test_two_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who was overtaken by another process, which knew more parts, does it again."""
-        out = tmp_path / "books.jsonl"
-        write(out, {"1": {"n": 1}})
-        slow, made = dataset(out), Dataset._made
+        both = tmp_path / "books.jsonl", tmp_path / "books.csv"
+        write(both[0], {"1": {"n": 1}})
+        slow, made = dataset(*both), Dataset._made
 
-        def overtaken(self: Dataset, *arguments: Any) -> Any:
-            yield from [*made(self, *arguments)][:1]
-            monkeypatch.setattr(Dataset, "_made", made)
-            write(out, {"2": {"n": 2}})
-            dataset(out).put_together()
-            yield from made(self, *arguments)
+        def overtaken(self: Dataset, base: str, *arguments: Any) -> Any:
+            if base == both[1].name:
+                monkeypatch.setattr(Dataset, "_made", made)
+                write(both[0], {"2": {"n": 2}})
+                dataset(*both).put_together()
+            yield from made(self, base, *arguments)
 
         monkeypatch.setattr(Dataset, "_made", overtaken)
         assert slow.put_together().items == 2
-        assert lines(out) == [{"n": 1}, {"n": 2}]
+        assert lines(both[0]) == [{"n": 1}, {"n": 2}]
+        assert both[1].read_bytes() == b"n\r\n1\r\n2\r\n"
+        assert len(list(tmp_path.iterdir())) == 3
 
     def test_object_store(self, store: Store) -> None:
         """The same in a bucket."""
