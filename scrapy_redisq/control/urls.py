@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,8 +27,8 @@ from scrapy_redisq.serialization.fields import loads_fields
 MOST_LOOKED_AT = 100_000
 """Requests that a search goes through: about half a second, a millisecond of Redis at a time."""
 
-EVERYTHING = 2**53
-"""More than a history holds."""
+EVERYTHING, FORGOTTEN = 2**53, 50
+"""More than a history holds; records of it that are looked at together."""
 
 OWN_FILTERS = {"bloom", "exact"}
 WAITS = {"queued", "delayed", "leased"}
@@ -112,9 +112,8 @@ class UrlMethods(LetterMethods, PastMethods):
         """
         asked = self._asked(url, slot)
         self._check_forgets(asked.config)
-        member = exact_member(asked.fingerprint)
-        call = admin.forget_seen(self.name, asked.shard, asked.run, member)
-        was_seen = bool(self._run(call))
+        members = [exact_member(asked.fingerprint)]
+        (was_seen,) = self._run(admin.forget_seen(self.name, asked.shard, asked.run, members))
         self.note("forget", url, int(was_seen))
         return was_seen
 
@@ -127,18 +126,19 @@ class UrlMethods(LetterMethods, PastMethods):
         self._check_forgets(config)
         host, forgotten, is_empty = host.lower(), 0, True
         for shard in self._shards():
-            for id, record in self._records(shard, EVERYTHING):
+            records = self._records(shard, EVERYTHING)
+            while portion := [*islice(records, FORGOTTEN)]:
                 is_empty = False
-                if _host_of(record["url"]) != host:
-                    continue
-                members = {id}
-                # A start request is kept by another identity than links to it have. If there is no
-                # fingerprint, no link has one.
-                with contextlib.suppress(Exception):
-                    members.add(exact_member(self._seeds.read(record["url"]).fingerprint or b""))
-                where = self.name, shard, meta["run"]
-                calls = [admin.forget_seen(*where, one) for one in members]
-                forgotten += max(map(self._run, calls))
+                known_by = [
+                    self._members_of(id, record["url"])
+                    for id, record in portion
+                    if _host_of(record["url"]) == host
+                ]
+                members = [*chain(*known_by)]
+                forget = admin.forget_seen(self.name, shard, meta["run"], members)
+                seen = self._run(forget) if members else []
+                were_seen = dict(zip(members, seen, strict=True))
+                forgotten += sum(any(map(were_seen.get, of_url)) for of_url in known_by)
         if is_empty:
             raise FrontierError(
                 f"frontier {self.name!r} has no history, so nobody knows which URLs of {host} were "
@@ -146,6 +146,14 @@ class UrlMethods(LetterMethods, PastMethods):
             )
         self.note("forget", host, forgotten)
         return forgotten
+
+    def _members_of(self, id: str, url: str) -> set[str]:
+        """What a dupefilter may know a request by: its ``id`` in the history, and for a start
+        request, which has an identity of its own there, the fingerprint of links to it."""
+        try:
+            return {id, exact_member(self._seeds.fingerprint_of(Request(url)))}
+        except Exception:  # of the project's fingerprinter: then no link has one
+            return {id}
 
     def _check_forgets(self, config: FrontierConfig) -> None:
         if config.dupefilter != "exact":

@@ -174,11 +174,15 @@ def ask_seen(
     return filter_call(name, shard, seen, "has", decode, **data)
 
 
-def forget_seen(name: str, shard: int, run: str, member: str) -> Call[bool]:
-    """Take a fingerprint out of an exact dupefilter, as its ``member``; -> whether it was there."""
-    data = {"run": run, "start": member}
+def forget_seen(name: str, shard: int, run: str, members: Sequence[str]) -> Call[list[bool]]:
+    """Take fingerprints, at most a hundred, out of an exact dupefilter, whose ``members`` they are;
+    -> whether each was there."""
+
+    def decode(reply: Any) -> list[bool]:
+        return list(map(bool, reply))
+
     exact = SeenFilter("exact")
-    return filter_call(name, shard, exact, "forget", lambda reply: bool(reply[0]), **data)
+    return filter_call(name, shard, exact, "forget", decode, run=run, members=members)
 
 
 def seen_status(name: str, shard: int, seen: SeenFilter) -> Call[SeenStatus]:

@@ -430,9 +430,8 @@ def test_runs_and_other_ttls(client: redis.Redis) -> None:
     for url in ("old", "newer"):
         assert known(client, second, url)
         run = second.joined.run
-        assert execute(
-            client, admin.forget_seen(NAME, 0, run, second.seen.encode(fingerprint_of(url)))
-        )
+        members = [second.seen.encode(fingerprint_of(url))]
+        assert execute(client, admin.forget_seen(NAME, 0, run, members)) == [True]
         assert not known(client, second, url)
     wait(client, TTL)
     assert is_new(second, "new")

@@ -1,13 +1,15 @@
 -- A dupefilter, without a crawl around it or for people.
 --
 -- Input    what ("add", "has", "status", "forget"), generation (of "add": its keys begin with
---          seen:GENERATION; the others are about the frontier's own generations), seen (parameters of the dupefilter, see shared/seen/; not of an
---          exact set), fingerprints (as the dupefilter takes them), run (of "has" and "forget",
---          for the exact set of its start requests), start (the fingerprint as this set takes it)
+--          seen:GENERATION; the others are about the frontier's own generations), seen (parameters
+--          of the dupefilter, see shared/seen/; not of an exact set), fingerprints (as the
+--          dupefilter takes them), run (of "has" and "forget", for the exact set of its start
+--          requests), start (of "has": the fingerprint as this set takes it), members (of "forget":
+--          fingerprints as that)
 -- Reply    add      for each fingerprint 1 (it was new) or 0 (it was there)
 --          has      the same, and behind it that of the start requests; nothing is recorded
 --          status   {count and capacity of all generations, expected error rate of each}
---          forget   {1} if the fingerprint had been seen, else {0}; of an exact dupefilter
+--          forget   for each fingerprint 1 (it had been seen) or 0; of an exact dupefilter
 -- Cost     that of shared/seen/ for each fingerprint
 -- Retry    add is not to be trusted: what a call recorded whose reply was lost answers 0
 -- Include  dupefilter=shared/seen/BACKEND exact_set=shared/seen/exact
@@ -30,11 +32,14 @@ if input.what == 'status' then
 end
 local starts = seen_base(input.run .. '.starts')
 if input.what == 'forget' then
-  local was_there = exact_set().forget(starts, input.start)
-  for _, base in ipairs(bases) do
-    was_there = math.max(was_there, filter.forget(base, input.start))
+  local exact, were_there = exact_set(), {}
+  for i, member in ipairs(input.members) do
+    were_there[i] = exact.forget(starts, member)
+    for _, base in ipairs(bases) do
+      were_there[i] = math.max(were_there[i], filter.forget(base, member))
+    end
   end
-  return {was_there}
+  return were_there
 end
 local answers = {}
 for _, base in ipairs(bases) do
