@@ -61,7 +61,8 @@ def test_a_delay_of_two_crawls(member: Callable[..., Worker]) -> None:
         for worker in crawls:
             since = int((time.monotonic() - started[worker]) * 1e6) if worker in started else -1
             asked = time.monotonic()
-            for grant in ask(worker, 1, report(since=since)).turns:
+            is_owner = order and order[-1] is worker
+            for grant in ask(worker, 1, report(since=since) if is_owner else ()).turns:
                 if grant.left <= 0 or grant.is_refused:
                     continue
                 if grant.is_new and order:

@@ -53,6 +53,7 @@ SHARED = "frontier/lua/shared/"
 CLAIM = SHARED + "claim.lua"
 TURNS = SHARED + "slots/turns.lua"
 BACKOFF = SHARED + "slots/backoff.lua"
+SHARED_LIMITS = "tests/crawls/test_shared_limits.py"
 SENTINEL = "server/sentinel/server.py"
 ROBOTS = "frontier/lua/robots.lua"
 
@@ -216,6 +217,14 @@ MUTANTS = [
         "state.last = math.max(state.last, state.ends)",
         ("if state.ends > NOW then\n      keep_place", "if false then\n      keep_place"),
     ),
+    *_of(
+        TURNS,
+        SHARED_LIMITS,
+        ("return not SHARED or state.line == TAG end", "return true end"),
+        "if not ours and state.short > NOW then left = -had end",
+    ),
+    *_of(REAP, SHARED_LIMITS, ("return_tokens(worker)\nend", "end")),
+    *_of(SHARED + "keys.lua", SHARED_LIMITS, "BEHIND = math.max(BEHIND, SHARED_BEHIND)"),
     *_of(
         TURNS,
         "tests/control/test_slots.py",
