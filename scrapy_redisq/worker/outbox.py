@@ -63,6 +63,13 @@ MOST_EXPLAINED = 20
 """Reasons why requests stay in this process that are logged: keys of meta may be without end."""
 
 
+_INTERVALS = (
+    (EVERY_KEY, Recurrence.of, "redisq/bad_every", "does not come again"),
+    (SEEN_TTL_KEY, seen_ttl_of, "redisq/bad_seen_ttl", "is filtered as others are"),
+)
+"""Keys of meta, their checks, the stats of bad values, and what becomes of requests with them."""
+
+
 class _Asked(Struct):
     """A request that is taken in: as it was ``given``, and as it is stored.
 
@@ -217,10 +224,7 @@ class Outbox:
 
     def _looked_at(self, request: Request) -> Request:
         """The request, without intervals in its meta that cannot be."""
-        for key, check, stat, what in (
-            (EVERY_KEY, Recurrence.of, "redisq/bad_every", "does not come again"),
-            (SEEN_TTL_KEY, seen_ttl_of, "redisq/bad_seen_ttl", "is filtered as others are"),
-        ):
+        for key, check, stat, what in _INTERVALS:
             if key not in request.meta:
                 continue
             try:
