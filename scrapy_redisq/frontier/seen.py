@@ -24,7 +24,7 @@ FINGERPRINT_BYTES = 20
 """Scrapy's fingerprints: SHA-1."""
 
 SEEN_LATER = 0.1
-"""By so much of a TTL later may this process know what Redis has forgotten, and Redis delete it."""
+"""Share of a TTL after which a process forgets what it has met, and old generations are deleted."""
 
 ANYWHERE = ("redisq:{probe}:",)
 """Any prefix will do on one server."""
