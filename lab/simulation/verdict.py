@@ -118,7 +118,8 @@ def _calm(world: World) -> list[str]:
     stats = [one.crawler.stats.get_stats() for one in world.workers]
     last = [of_last for of_last in stats if "redisq/last_worker" in of_last]
     for name in ("response_received_count", "item_scraped_count") if len(last) == 1 else ():
-        fleet, each = last[0].get(f"redisq/fleet/{name}", 0), [one.get(name, 0) for one in stats]
+        fleet = last[0].get(f"redisq/fleet/{name}", last[0].get(name, 0))
+        each = [one.get(name, 0) for one in stats]
         if fleet != sum(each) and len(world.network.begun) == 1:
             problems.append(f"stats: {name} of the fleet is {fleet}, of its workers {each}")
     return problems
