@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,12 @@ class RedisServer:
         """Its answers may take a minute: of a busy machine they do take seconds."""
         return redis.Redis.from_url(self.url, **{"socket_timeout": 60, **options})
 
+    def __enter__(self) -> RedisServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def flush(self) -> None:
         """Delete all data."""
         with self.client() as client:
@@ -251,3 +257,13 @@ class RedisServer:
         """Kill the server and remove its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def full(client: redis.Redis) -> Iterator[None]:
+    """The server is at its maxmemory for a while."""
+    client.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)

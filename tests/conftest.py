@@ -216,9 +216,8 @@ def client(each_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="session")
 def _one_server() -> Iterator[RedisServer]:
-    server = RedisServer(any_server(), *AT_REST)
-    yield server
-    server.close()
+    with RedisServer(any_server(), *AT_REST) as server:
+        yield server
 
 
 @pytest.fixture

@@ -158,11 +158,8 @@ def main(tests: list[str]) -> int:
     everything = not tests
     places = [f"tests/test_{name}.py" for name in MODULES]
     tests = tests or [place for place in places if (SOURCE / place).exists()]
-    server = RedisServer(any_server(), aof=True)
-    try:
+    with RedisServer(any_server(), aof=True) as server:
         return compare(tests, server.url, everything)
-    finally:
-        server.close()
 
 
 def compare(tests: list[str], redis_url: str, everything: bool) -> int:

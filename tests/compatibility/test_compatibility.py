@@ -42,9 +42,8 @@ def every_spider() -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
     """One with a log on disk: a server without one is warned of."""
-    server = RedisServer(any_server(), aof=True)
-    yield server
-    server.close()
+    with RedisServer(any_server(), aof=True) as server:
+        yield server
 
 
 @pytest.mark.long(60)

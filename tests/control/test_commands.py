@@ -147,7 +147,7 @@ class TestStatus:
 
     def test_a_full_disk(self, redisq: Redisq) -> None:
         """Whoever looks sees; who would change something is told at once, and a push waits."""
-        with contextlib.closing(RedisServer(any_server())) as server:
+        with RedisServer(any_server()) as server:
             with server.client() as client, Frontier.from_url(server.url, "books") as frontier:
                 frontier.push(["https://a.example/"])
                 (server.folder / "dump.rdb").mkdir()  # no snapshot can be written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import time
@@ -66,7 +65,7 @@ def test_a_server_as_the_readme_has_it(redisq: Redisq) -> None:
     """Is all right: 0, for people as well."""
     (conf,) = re.findall(r"^```conf\n(.*?)^```", REDIS, re.M | re.S)
     options = [part for line in conf.splitlines() for part in f"--{line}".split()]
-    with contextlib.closing(RedisServer(any_server(), *options)) as server:
+    with RedisServer(any_server(), *options) as server:
         ran = redisq("doctor", REDISQ_URL=server.url)
     assert ran.code == 0, ran.out
     assert "0 problems, 0 warnings" in ran.out

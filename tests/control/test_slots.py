@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import redis
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer, full, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.errors import FrontierError
@@ -316,14 +316,11 @@ def test_no_memory_left(member: Make, frontier: Frontier) -> None:
     """At maxmemory slots can still be paused, resumed, limited and dropped."""
     worker = member()
     worker.send([f"/{n}" for n in range(10)])
-    frontier.client.config_set("maxmemory", 1)
-    try:
+    with full(frontier.client):
         frontier.pause("host")
         frontier.resume("host")
         frontier.limit("host", delay=1)
         assert frontier.drop("host") == 10
-    finally:
-        frontier.client.config_set("maxmemory", 0)
 
 
 # Crawls

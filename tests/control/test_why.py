@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from lab.servers import RedisServer
+from lab.servers import RedisServer, full
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.why import explain
@@ -294,12 +294,9 @@ def test_a_full_redis(redisq: Redisq, redis_server: RedisServer) -> None:
     with Frontier.from_url(redis_server.url, NAME) as frontier, redis_server.client() as client:
         frontier.push(["https://a.example/"])
         assert "No worker is alive; scrapy crawl resumes the run." in redisq("status", NAME).out
-        client.config_set("maxmemory", "1")
-        try:
+        with full(client):
             assert "Redis is full" in redisq("status", NAME).out
             told = json.loads(redisq("status", NAME, "--json").out)
-        finally:
-            client.config_set("maxmemory", "0")
     assert told["why"]["reason"] == "redis_full"
 
 

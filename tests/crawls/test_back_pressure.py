@@ -18,6 +18,7 @@ from scrapy_redisq.worker import back_pressure
 from scrapy_redisq.worker.back_pressure import BackPressure
 from tests.crawls.test_crawl import nothing_left
 from tests.harness.crawl import Run
+from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, Worker
 
 # In the worker
@@ -115,27 +116,24 @@ def test_the_limit_of_memory_is_as_good_as_a_full_server() -> None:
 
 
 @pytest.mark.parametrize("way", ["room", "closing", "idle"])
-def test_start_waits(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+@in_a_loop
+async def test_start_waits(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """For room, or that the spider is being closed, or that there was nothing to do for a pause."""
     monkeypatch.setattr(back_pressure, "POLL", 0.001)
     monkeypatch.setattr(back_pressure, "PAUSE_FIRST", 0.05)
     state = {"room": False, "closing": False, "idle": False}
-
-    async def play() -> None:
-        pressure = pressure_of(
-            GrowthLimit(pending=1),
-            unfinished=lambda: int(not state["room"]),
-            closing=lambda: state["closing"],
-        )
-        waiting = asyncio.ensure_future(pressure.start_may_go_on(lambda: not state["idle"]))
-        await asyncio.sleep(0.1)
-        assert pressure.holds_back
-        assert not waiting.done()
-        state[way] = True
-        await asyncio.wait_for(waiting, 5)
-        assert not pressure.holds_back
-
-    asyncio.run(play())
+    pressure = pressure_of(
+        GrowthLimit(pending=1),
+        unfinished=lambda: int(not state["room"]),
+        closing=lambda: state["closing"],
+    )
+    waiting = asyncio.ensure_future(pressure.start_may_go_on(lambda: not state["idle"]))
+    await asyncio.sleep(0.1)
+    assert pressure.holds_back
+    assert not waiting.done()
+    state[way] = True
+    await asyncio.wait_for(waiting, 5)
+    assert not pressure.holds_back
 
 
 # Crawls

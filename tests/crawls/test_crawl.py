@@ -316,15 +316,14 @@ class TestTrouble:
         """While Redis is away and REDISQ_MAX_OUTBOX is reached no page is started, though some are
         leased, and no more start requests are read; when it is back, the crawl goes on at once.
         A worker that is stopped while Redis hangs gives up after REDISQ_CLOSE_TIMEOUT."""
-        server = RedisServer(any_server(), aof=True)
+        with RedisServer(any_server(), aof=True) as server:
 
-        def page(path: str) -> Answer:
-            return Answer("".join(f'<a href="{path}{n}">x</a>' for n in range(100)), delay=0.1)
+            def page(path: str) -> Answer:
+                return Answer("".join(f'<a href="{path}{n}">x</a>' for n in range(100)), delay=0.1)
 
-        def idle() -> bool:
-            return bool(site.hits) and time.monotonic() - site.hits[-1].at > 1
+            def idle() -> bool:
+                return bool(site.hits) and time.monotonic() - site.hits[-1].at > 1
 
-        try:
             with Site(page) as site:
                 settings = {
                     "REDISQ_URL": server.url,
@@ -351,8 +350,6 @@ class TestTrouble:
             assert "REDISQ_CLOSE_TIMEOUT (1 s)" in worker.log
             # The bound, and what the pages in progress found.
             assert worker.stats["redisq/unsent"] <= 100 + 1 + 2 * 4 * 101
-        finally:
-            server.close()
 
     @pytest.mark.parametrize(
         ("settings", "told"),

@@ -26,7 +26,8 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
 from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Crawl, Run
+from tests.harness.crawl import LATENESS, Run
+from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 TURN = 1_000_000  # us, as in lua/shared/slots/state.lua
@@ -366,27 +367,24 @@ def turn(slot: str = "host", *, left: int = -1, tokens: int = -1, delay: int = 0
     return TurnGrant(slot, left, 1, 0, 0, delay, 0, 1, tokens, 0, 0)
 
 
-def test_a_busy_loop_makes_the_next_start_later() -> None:
+@in_a_loop
+async def test_a_busy_loop_makes_the_next_start_later() -> None:
     """A request is written when the loop comes to it; the delay counts from then, also for what
     other workers are told before."""
-
-    async def begin() -> None:
-        turns = Turns()
-        told = turn(left=60 * TURN, delay=TURN)
-        turns.received([told], [], time.monotonic())
-        began = await turns.may_begin("request", "host", lambda parked: None)
-        assert began is not None
-        at = began.last
-        time.sleep(0.05)
-        (told_before,) = turns.report({}, lambda slot, stock: stock, lambda slot: True)
-        assert told_before.since < 50_000
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert at is not None
-        assert began.last is not None
-        assert began.last - at >= 0.05
-
-    asyncio.run(begin())
+    turns = Turns()
+    told = turn(left=60 * TURN, delay=TURN)
+    turns.received([told], [], time.monotonic())
+    began = await turns.may_begin("request", "host", lambda parked: None)
+    assert began is not None
+    at = began.last
+    time.sleep(0.05)
+    (told_before,) = turns.report({}, lambda slot, stock: stock, lambda slot: True)
+    assert told_before.since < 50_000
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert at is not None
+    assert began.last is not None
+    assert began.last - at >= 0.05
 
 
 def test_a_slot_that_a_person_has_paused_is_not_forgotten() -> None:
@@ -429,25 +427,22 @@ def test_a_slot_of_which_more_waits_in_scrapy_is_not_forgotten() -> None:
     assert not turns.knows("limited")
 
 
-def test_a_token_is_given_back_when_its_download_ends() -> None:
+@in_a_loop
+async def test_a_token_is_given_back_when_its_download_ends() -> None:
     """Also when it ends while an exchange is on its way that says that it is needed."""
+    turns = Turns()
+    turns.received([turn(left=60 * TURN, tokens=1)], [], time.monotonic())
+    began = await turns.may_begin("request", "host", lambda parked: None)
+    assert began is not None
 
-    async def download() -> None:
-        turns = Turns()
-        turns.received([turn(left=60 * TURN, tokens=1)], [], time.monotonic())
-        began = await turns.may_begin("request", "host", lambda parked: None)
-        assert began is not None
+    def tokens() -> list[int]:
+        told = turns.report({}, lambda slot, stock: stock, lambda slot: True)
+        if began.flying:
+            began.end(time.monotonic())
+        turns.received([], told, time.monotonic())
+        return [item[3] for item in told]
 
-        def tokens() -> list[int]:
-            told = turns.report({}, lambda slot, stock: stock, lambda slot: True)
-            if began.flying:
-                began.end(time.monotonic())
-            turns.received([], told, time.monotonic())
-            return [item[3] for item in told]
-
-        assert [tokens() for _ in range(3)] == [[1], [0], []]
-
-    asyncio.run(download())
+    assert [tokens() for _ in range(3)] == [[1], [0], []]
 
 
 def test_an_answer_that_is_too_old() -> None:
@@ -467,28 +462,6 @@ def test_an_answer_that_is_too_old() -> None:
 
 JITTER = 0.005
 """Seconds that may lie between a worker's start of a request and its look at the clock."""
-
-
-def fleet(
-    crawl: Run, site: Site, number: int, limit: dict[str, Any], **arguments: Any
-) -> list[Crawl]:
-    given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), "REDISQ_LEASE_TTL": 20, **LATENESS}
-    return crawl.fleet(number, "hosts", None, given, sites=site.urls(4), **arguments)
-
-
-def test_delay_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None:
-    """Three workers keep each host's delay together, and lose hardly any time by it."""
-    with Site(lambda path: Answer("x"), hosts=4) as site:
-        workers = fleet(crawl, site, 3, {"delay": 0.25}, pages=12)
-        busy = Busy(redis_server)
-        for worker in workers:
-            assert worker.wait().reason == "finished"
-            assert "Traceback" not in worker.log
-        lost = busy.took(workers)
-    for times in site.starts(12).values():
-        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-        assert min(gaps) >= 0.25 - JITTER
-        assert times[-1] - times[0] < 11 * 0.25 * 1.5 + lost
 
 
 def test_a_download_slot_that_a_middleware_sets(crawl: Run) -> None:

@@ -105,6 +105,7 @@ def test_pages(redis_server: RedisServer, opened: Any, tmp_path: Path) -> None:
             steer_workers(at, frontier)
             see_to_dead_letters(at, frontier, tmp_path)
             ask_for_urls(at, frontier)
+            dialogs(at, redis_server.url)
             come_back(at, served, frontier)
             fits_a_telephone(at)
             with_a_wrong_clock(browser, served.url)
@@ -233,7 +234,6 @@ def ask_for_urls(at: Pages, frontier: Frontier) -> None:
     at.says(f"The servers and {NAME}, as of")
     at.says("in memory only")
     at.is_accessible()
-    at.is_legible_in_the_dark()
 
 
 def come_back(at: Pages, served: Served, frontier: Frontier) -> None:
@@ -289,36 +289,34 @@ def with_a_wrong_clock(browser: Any, url: str) -> None:
     context.close()
 
 
-@pytest.mark.long
-def test_dialogs(redis_server: RedisServer, opened: Any) -> None:
+def dialogs(at: Pages, redis_url: str) -> None:
     """A dialog is of its crawl, names what it does, and stays with what was typed if that fails."""
     with (
-        Frontier.from_url(redis_server.url, NAME) as books,
-        Frontier.from_url(redis_server.url, "news") as news,
+        Frontier.from_url(redis_url, "films") as films,
+        Frontier.from_url(redis_url, "news") as news,
     ):
-        for frontier in (books, news):
+        for frontier in (films, news):
             frontier.push([f"https://{host}.example/{n}" for host in "ab" for n in range(3)])
-        with opened() as (at, _, _):
-            goes_with_its_crawl(at, books, news)
-            comes_too_late(at)
-            keeps_what_was_chosen(at, books)
+        goes_with_its_crawl(at, films, news)
+        comes_too_late(at)
+        keeps_what_was_chosen(at, films)
 
 
-def goes_with_its_crawl(at: Pages, books: Frontier, news: Frontier) -> None:
+def goes_with_its_crawl(at: Pages, films: Frontier, news: Frontier) -> None:
     """Drop on one crawl, and back to the other: nothing is asked any more, nothing dropped."""
-    for name in ("news", NAME):
+    for name in ("news", "films"):
         at.page.goto(f"{at.url}/#/crawl/{name}/hosts")
         at.page.get_by_role("heading", name=name).wait_for()
     at.press("Drop…", "Change several")
     dialog = at.page.get_by_role("dialog")
     dialog.get_by_role("heading", name="Drop the requests of 2 hosts").wait_for()
-    found = re.findall(r"books|[ab]\.example|6 queued", dialog.inner_text())
-    assert found == ["books", "a.example", "b.example", "6 queued"]
+    found = re.findall(r"films|[ab]\.example|6 queued", dialog.inner_text())
+    assert found == ["films", "a.example", "b.example", "6 queued"]
     at.is_accessible()
     at.page.go_back()
     at.page.get_by_role("heading", name="news").wait_for()
     dialog.wait_for(state="hidden")
-    assert (books.status()["dropped"], news.status()["dropped"]) == (0, 0)
+    assert (films.status()["dropped"], news.status()["dropped"]) == (0, 0)
 
 
 def comes_too_late(at: Pages) -> None:
@@ -328,8 +326,8 @@ def comes_too_late(at: Pages) -> None:
     at.page.route("**/hosts/a.example", lambda route: held.append(route))  # noqa: PLW0108
     at.page.get_by_role("button", name="a.example", exact=True).click()
     wait_until(lambda: held or at.page.wait_for_timeout(20), 20, "the question")
-    at.page.goto(f"{at.url}/#/crawl/{NAME}/hosts")
-    at.page.get_by_role("heading", name=NAME).wait_for()
+    at.page.goto(f"{at.url}/#/crawl/films/hosts")
+    at.page.get_by_role("heading", name="films").wait_for()
     with at.page.expect_response("**/hosts/a.example") as answer:
         held[0].continue_()
     answer.value.finished()
@@ -340,7 +338,7 @@ def comes_too_late(at: Pages) -> None:
     at.press("Close")
 
 
-def keeps_what_was_chosen(at: Pages, books: Frontier) -> None:
+def keeps_what_was_chosen(at: Pages, films: Frontier) -> None:
     """A limit with a comma is explained; what was typed and chosen is still there, and corrected
     it holds."""
     at.page.get_by_label("Choose a.example").check()
@@ -357,5 +355,5 @@ def keeps_what_was_chosen(at: Pages, books: Frontier) -> None:
     assert at.page.get_by_label("Choose a.example").is_checked()
     at.confirm("Limit")
     at.says("1 host limited")
-    assert (books.slot("a.example").limit.delay, books.slot("b.example").limit.delay) == (1.5, 0)
+    assert (films.slot("a.example").limit.delay, films.slot("b.example").limit.delay) == (1.5, 0)
     at.says(r"All \(2\):")

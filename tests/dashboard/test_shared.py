@@ -14,9 +14,11 @@ import redis
 
 from scrapy_redisq.control.figures import figures
 from scrapy_redisq.ops.dashboard.shared import Listed, Shared
+from tests.harness.in_loop import in_a_loop
 
 
-def test_ten_who_ask_cost_one_look() -> None:
+@in_a_loop
+async def test_ten_who_ask_cost_one_look() -> None:
     """Who asks meanwhile waits for the same; afterwards it is shown for a while; then it is looked
     at anew, and an error is shared, too."""
     looks: list[int] = []
@@ -29,25 +31,23 @@ def test_ten_who_ask_cost_one_look() -> None:
             raise redis.ConnectionError
         return len(looks)
 
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            shared = Shared(threads, look, lasts=60.0)
-            asking = [asyncio.ensure_future(shared.get()) for _ in range(10)]
-            await asyncio.sleep(0)
-            asking.pop().cancel()  # it went away
-            go.set()
-            assert await asyncio.gather(*asking) == [1] * 9
-            assert (await shared.get(), len(looks)) == (1, 1)
-            shared.forget()
-            found = await asyncio.gather(shared.get(), shared.get(), return_exceptions=True)
-            assert [type(error) for error in found] == [redis.ConnectionError] * 2
-            shared.forget()
-            assert await shared.get() == 3
-
-    asyncio.run(scenario())
+    with ThreadPoolExecutor() as threads:
+        shared = Shared(threads, look, lasts=60.0)
+        asking = [asyncio.ensure_future(shared.get()) for _ in range(10)]
+        await asyncio.sleep(0)
+        asking.pop().cancel()  # it went away
+        go.set()
+        assert await asyncio.gather(*asking) == [1] * 9
+        assert (await shared.get(), len(looks)) == (1, 1)
+        shared.forget()
+        found = await asyncio.gather(shared.get(), shared.get(), return_exceptions=True)
+        assert [type(error) for error in found] == [redis.ConnectionError] * 2
+        shared.forget()
+        assert await shared.get() == 3
 
 
-def test_a_long_list_is_shown_as_it_comes() -> None:
+@in_a_loop
+async def test_a_long_list_is_shown_as_it_comes() -> None:
     """The first who asks gets what is there so far, later ones the whole while it is read anew."""
     go = threading.Event()
 
@@ -56,21 +56,18 @@ def test_a_long_list_is_shown_as_it_comes() -> None:
         go.wait(10)
         yield from range(1_000, 2_000)
 
-    async def scenario() -> None:
-        with ThreadPoolExecutor() as threads:
-            listed = Listed(threads, read, lasts=0.0)
+    with ThreadPoolExecutor() as threads:
+        listed = Listed(threads, read, lasts=0.0)
+        some, is_all, _ = await listed.get()
+        assert (some, is_all) == (list(range(len(some))), False)
+        assert len(some) <= 1_000
+        go.set()
+        while not is_all:
             some, is_all, _ = await listed.get()
-            assert (some, is_all) == (list(range(len(some))), False)
-            assert len(some) <= 1_000
-            go.set()
-            while not is_all:
-                some, is_all, _ = await listed.get()
-            assert some == list(range(2_000))
-            go.clear()
-            assert (await listed.get())[:2] == (some, True)
-            go.set()
-
-    asyncio.run(scenario())
+        assert some == list(range(2_000))
+        go.clear()
+        assert (await listed.get())[:2] == (some, True)
+        go.set()
 
 
 def test_who_has_changed_something_sees_it_in_the_list() -> None:

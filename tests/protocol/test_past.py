@@ -10,7 +10,7 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from lab.servers import RedisServer
+from lab.servers import RedisServer, full
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin, calls, runs
@@ -239,11 +239,8 @@ def test_actions(client: redis.Redis, frontier: Frontier) -> None:
     for lease in worker.claim(1):
         worker.finish(lease, "dead", reason="download")
     worker.exchange()
-    client.config_set("maxmemory", 1)
-    try:
+    with full(client):
         frontier.purge()
-    finally:
-        client.config_set("maxmemory", 0)
     assert noted()[-1] == ("purge", "dead letters", 1)
     client.delete(key("actions"))
     client.set(key("actions"), "foreign")

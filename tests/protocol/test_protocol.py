@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 from msgspec.structs import replace
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer, full, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
@@ -481,21 +481,8 @@ def test_a_newer_format(member: Callable[..., Worker], client: redis.Redis) -> N
 # --- a full server -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def full(client: redis.Redis) -> Iterator[Callable[[bool], None]]:
-    """Sets the server's memory limit below what it uses, and back."""
-
-    def limit(on: bool) -> None:
-        client.config_set("maxmemory", "500kb" if on else "0")
-
-    yield limit
-    limit(False)
-
-
 @pytest.mark.servers("ends")
-def test_at_maxmemory(
-    member: Callable[..., Worker], client: redis.Redis, full: Callable[[bool], None]
-) -> None:
+def test_at_maxmemory(member: Callable[..., Worker], client: redis.Redis) -> None:
     """Nothing in an exchange is refused: it says that the server is full, and takes links, start
     requests and ends of all kinds. So does a join."""
     worker, dead = member(), member()
@@ -503,37 +490,34 @@ def test_at_maxmemory(
     dead.claim(2)
     leases = worker.claim(5)
     expire(client, dead)
-    full(True)
-    worker.enqueue("link", page=leases[0])
-    worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
-    endings = ("done", "released", "retried", "dead", "backed_off")
-    for outcome, lease in zip(endings, leases, strict=True):
-        worker.finish(lease, outcome, entry=b"again", delay=3_600_000, reason="test")
-    reply = worker.exchange(1, lose="reply") or worker.exchange(1)
-    assert reply is not None
-    assert (reply.full, len(reply.accepted), len(reply.leases)) == (True, 2, 1)
-    assert worker.waiting() == 0
-    assert counts(client)["finished"] == 3
-    assert reap(client, worker) == (2, 0, 0)
-    assert execute(client, admin.requeue(NAME, 0, as_stored(client))) == 1
-    assert member().joined.full
-    full(False)
+    with full(client):
+        worker.enqueue("link", page=leases[0])
+        worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
+        endings = ("done", "released", "retried", "dead", "backed_off")
+        for outcome, lease in zip(endings, leases, strict=True):
+            worker.finish(lease, outcome, entry=b"again", delay=3_600_000, reason="test")
+        reply = worker.exchange(1, lose="reply") or worker.exchange(1)
+        assert reply is not None
+        assert (reply.full, len(reply.accepted), len(reply.leases)) == (True, 2, 1)
+        assert worker.waiting() == 0
+        assert counts(client)["finished"] == 3
+        assert reap(client, worker) == (2, 0, 0)
+        assert execute(client, admin.requeue(NAME, 0, as_stored(client))) == 1
+        assert member().joined.full
     assert not worker.send(["more"]).full
     assert not member().joined.full
 
 
-def test_leaving_at_maxmemory(
-    member: Callable[..., Worker], client: redis.Redis, full: Callable[[bool], None]
-) -> None:
+def test_leaving_at_maxmemory(member: Callable[..., Worker], client: redis.Redis) -> None:
     """A worker can leave a full server, and a full server's frontier can be reset."""
     worker = member()
     worker.send(["a", "b"])
     worker.claim(1)
-    full(True)
-    worker.leave()
-    assert counts(client)["leased"] == 0
-    with Frontier.from_url(_url(client), NAME) as frontier:
-        frontier.reset()
+    with full(client):
+        worker.leave()
+        assert counts(client)["leased"] == 0
+        with Frontier.from_url(_url(client), NAME) as frontier:
+            frontier.reset()
     assert client.keys("*") == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -27,6 +26,7 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import NOTHING, Demand, ServerHelp, Terms
 from scrapy_redisq.server.connection import open_server
+from tests.harness.in_loop import in_a_loop, until
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
 THREE = replace(EXACT, shards=3)
@@ -105,24 +105,6 @@ class Puppet:
 def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
     with redis_server.client() as client:
         yield client
-
-
-def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Let a test be a coroutine."""
-
-    @functools.wraps(test)
-    def run(**fixtures: Any) -> None:
-        asyncio.run(test(**fixtures))
-
-    return run
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    for _ in range(2_000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"not within 20 s: {what}")
 
 
 @asynccontextmanager

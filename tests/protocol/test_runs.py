@@ -18,7 +18,7 @@ import redis
 import redis.asyncio
 from msgspec.structs import replace
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer, full, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
@@ -637,22 +637,7 @@ class TestFull:
         with each_server.client() as client:
             yield client
 
-    @pytest.fixture
-    def full(self, client: redis.Redis) -> Iterator[Callable[[bool], None]]:
-        """Sets the server's memory limit below what it uses, and back."""
-
-        def limit(on: bool) -> None:
-            client.config_set("maxmemory", "500kb" if on else "0")
-
-        yield limit
-        limit(False)
-
-    def test_joining_drains_it(
-        self,
-        client: redis.Redis,
-        config: FrontierConfig,
-        full: Callable[[bool], None],
-    ) -> None:
+    def test_joining_drains_it(self, client: redis.Redis, config: FrontierConfig) -> None:
         """Workers join, come back, finish what there is, and end the run."""
         first = join(client, config)
         send(first, *"abcdef")
@@ -660,25 +645,25 @@ class TestFull:
         expire(client, first)
         for shard in range(config.shards):
             execute(client, calls.reap(NAME, shard, first.joined.run, 5, 100))
-        full(True)
-        second = join(client, config)
-        assert not second.joined.new
-        for session in first.sessions:
-            first.exchange(shard=session.shard)
-        assert first.rejoins == len(first.sessions)
-        for lease in claim(first)[:2]:
-            first.finish(lease)
-        first.exchange_all()
-        first.leave()
-        assert crawl(second)
-        assert second.leave()
-        real = [read_shard(client, NAME, shard) for shard in range(config.shards)]
-        assert sum(shard.count("finished") for shard in real) == 6
-        assert state(client) == "complete"
-        third = join(client, config)
-        assert third.joined.new
-        third.exchange_all()
-        assert third.leave()
+        with full(client):
+            second = join(client, config)
+            assert not second.joined.new
+            for session in first.sessions:
+                first.exchange(shard=session.shard)
+            assert first.rejoins == len(first.sessions)
+            for lease in claim(first)[:2]:
+                first.finish(lease)
+            first.exchange_all()
+            first.leave()
+            assert crawl(second)
+            assert second.leave()
+            real = [read_shard(client, NAME, shard) for shard in range(config.shards)]
+            assert sum(shard.count("finished") for shard in real) == 6
+            assert state(client) == "complete"
+            third = join(client, config)
+            assert third.joined.new
+            third.exchange_all()
+            assert third.leave()
 
 
 # --- helpers -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 from msgspec.structs import replace
 
-from lab.servers import RedisServer, any_server, wait_until
+from lab.servers import RedisServer, any_server, full, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierLost, ShardLost
 from scrapy_redisq.frontier import calls, resend, runs, shard_session
@@ -262,11 +262,8 @@ def test_a_full_server(servers: Servers) -> None:
     one that has room."""
     second = beside_a_dead_one(servers)
     servers.posts_are_due(0)
-    servers.clients[0].config_set("maxmemory", 1)
-    try:
+    with full(servers.clients[0]):
         assert end(second, servers)
-    finally:
-        servers.clients[0].config_set("maxmemory", 0)
 
 
 def test_shard_0_waits_for_start_requests_elsewhere(servers: Servers) -> None:
@@ -493,10 +490,8 @@ def test_replicas_are_waited_for() -> None:
             assert joined.run == "run"
             return confirmed
 
-    master = RedisServer(any_server())
-    try:
-        replica = RedisServer(any_server(), "--replicaof", f"127.0.0.1 {master.port}")
-        try:
+    with RedisServer(any_server()) as master:
+        with RedisServer(any_server(), "--replicaof", f"127.0.0.1 {master.port}") as replica:
             with replica.client() as client:
                 info: Any = client.info
                 wait_until(
@@ -506,8 +501,4 @@ def test_replicas_are_waited_for() -> None:
                 for replicas, expected in ((1, True), (2, False)):
                     client.script_flush()
                     assert asyncio.run(ask(master, replicas)) is expected
-        finally:
-            replica.close()
         assert not asyncio.run(ask(master, 1))
-    finally:
-        master.close()

@@ -19,6 +19,7 @@ class Listening(SimpleNamespace):
         super().__init__(
             client=client,
             terms=SimpleNamespace(name="books"),
+            joined=SimpleNamespace(config=SimpleNamespace(limits_name="")),
             sessions=[SimpleNamespace(shard=0, pace=self.pace)],
             warnings=SimpleNamespace(may_warn=lambda about: True),
             wake=woken,

@@ -37,9 +37,8 @@ QUOTED = "s3cr%2Fet%20p%40ss%3Aw%C3%B6rd"
 @pytest.fixture
 def own_server() -> Iterator[RedisServer]:
     """A server of this test alone, whose configuration and users it may change."""
-    server = RedisServer(any_server())
-    yield server
-    server.close()
+    with RedisServer(any_server()) as server:
+        yield server
 
 
 @contextlib.contextmanager
@@ -128,10 +127,9 @@ def test_a_server_that_is_reading_its_data_is_waited_for(caplog: pytest.LogCaptu
     binary = any_server()
     # Reads slowly, some 2 s in all, and listens after each thousand keys. It writes to its file
     # before it answers: while an fsync is under way it would wait with that for up to 2 s.
-    redis_server = RedisServer(
+    with RedisServer(
         binary, "--key-load-delay", "300", "--appendfsync", "always", aof=True
-    )
-    try:
+    ) as redis_server:
         with redis_server.client() as client, client.pipeline(transaction=False) as pipe:
             for number in range(4_000):
                 pipe.set(f"key:{number}", number)
@@ -151,8 +149,6 @@ def test_a_server_that_is_reading_its_data_is_waited_for(caplog: pytest.LogCaptu
         told = r"is loading its data \((\d+ %, about \d+ s left|it does not say how long .*)\)"
         assert re.search(told, caplog.text)
         starting.join(10)
-    finally:
-        redis_server.close()
 
 
 def listens(server: RedisServer) -> bool:
@@ -299,7 +295,7 @@ WRITES = "for n = 1, 4 do redis.call('RPUSH', KEYS[1], n) end"
 def test_half_a_script_never_comes_back(each_binary: Path) -> None:
     """A server whose log was cut in a script forgets that script, but not all of it in the log:
     the check has the log written anew, once a start, so that the next start does not apply half."""
-    with contextlib.closing(RedisServer(each_binary, aof=True)) as server:
+    with RedisServer(each_binary, aof=True) as server:
         with server.client() as client:
             client.eval(WRITES, 1, "cut")
         server.stop()
@@ -329,7 +325,7 @@ def test_a_log_that_may_not_be_written_anew_is_a_warning(
 ) -> None:
     """It names what is not allowed; nobody is warned once somebody has done it."""
     with (
-        contextlib.closing(RedisServer(each_binary, aof=True)) as server,
+        RedisServer(each_binary, aof=True) as server,
         server.client() as client,
     ):
         client.acl_setuser(

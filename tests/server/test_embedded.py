@@ -23,9 +23,8 @@ from lab.launcher import ROOT, fork
 from lab.servers import any_server, binaries, log_in, tear, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq import Frontier
-from scrapy_redisq.errors import EmbeddedServerError, ServerUnreachable
+from scrapy_redisq.errors import EmbeddedServerError
 from scrapy_redisq.server import embedded
-from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.server.embedded import EmbeddedServer
 from scrapy_redisq.server.embedded.binaries import bloom_module
 from scrapy_redisq.server.embedded.folder import MAX_SOCKET_BYTES
@@ -595,57 +594,6 @@ def test_a_server_without_its_lock_file_keeps_others_from_its_data(folder: Path)
     assert not at_work(pid)
     with EmbeddedServer.acquire(folder):
         assert len(servers_of(folder)) == 1
-
-
-def test_a_server_that_loads_is_left_to_finish(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    use: Callable[[Path], None],
-) -> None:
-    """Its last user gives up: it goes on reading, or no crawl would ever begin. `stop` ends it."""
-    real = any_server()
-    use(real)
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        c.mset({f"key:{number}": number for number in range(4_000)})
-        c.bgrewriteaof()
-        wait_until(lambda: not c.info("persistence")["aof_rewrite_in_progress"], 10, "rewritten")
-    slow = tmp_path / "slow-server"
-    # Silent for two seconds each time, and as long as the test wants in all.
-    options = "--key-load-delay 20000 --loading-process-events-interval-bytes 1024"
-    slow.write_text(f'#!/bin/sh\nexec {real} "$@" {options}\n')
-    slow.chmod(0o755)
-    monkeypatch.setattr(embedded.process, "LOADING_PATIENCE", 0.0)
-    use(slow)
-    EmbeddedServer.acquire(folder).close()
-    (pid,) = servers_of(folder)
-    with open_server(f"embedded://{folder}", connect_timeout=30) as waiting:
-        with waiting.client() as client:
-            client.config_set("key-load-delay", 0)
-        waiting.wait()
-        with waiting.client() as client:
-            assert client.dbsize() == 4_000
-        assert servers_of(folder) == [pid]
-    assert servers_of(folder) == []
-
-
-def test_a_server_in_trouble_is_not_taken_for_a_silent_one(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """MISCONF, as of a full disk, is an answer: named at once, and waited out."""
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
-        (folder / "dump.rdb").mkdir()  # no snapshot can be written
-        client.config_set("save", "3600 1")
-        client.bgsave()
-        wait_until(
-            lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 10, "it failed"
-        )
-        with open_server(f"embedded://{folder}", connect_timeout=1) as second:
-            with pytest.raises(ServerUnreachable, match="MISCONF"):
-                second.wait()
-            client.config_set("save", "")
-            second.wait()
-    assert servers_of(folder) == []
 
 
 def test_a_closed_terminal_stops_worker_and_server(folder: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from tests.crawls.test_dupefilter import opened as opened_dupefilter
 from tests.docs.test_readme import acl
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run
+from tests.harness.in_loop import in_a_loop
 from tests.sinks.test_redis import opened as opened_pipeline
 
 URLS = [f"https://{host}.example/{page}" for host in "abcdefgh" for page in range(3)]
@@ -237,19 +238,16 @@ def move(cluster: Cluster, slot: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_items_of_a_pipeline_follow_their_key(cluster: Cluster, kind: str) -> None:
+@in_a_loop
+async def test_items_of_a_pipeline_follow_their_key(cluster: Cluster, kind: str) -> None:
     """A transaction is done where the key is by then; while it is on its way items wait."""
     key = "books:items"
-
-    async def write() -> None:
-        options = {"REDISQ_ITEMS_TYPE": kind}
-        async with opened_pipeline(cluster.url, **options) as pipeline:
-            rows = [pipeline.row({"n": n}, f"{n:032}") for n in range(3)]
-            await pipeline.write(rows[:1])
-            await asyncio.to_thread(move, cluster, key_slot(key.encode()))
-            await pipeline.write(rows[1:])
-
-    asyncio.run(write())
+    options = {"REDISQ_ITEMS_TYPE": kind}
+    async with opened_pipeline(cluster.url, **options) as pipeline:
+        rows = [pipeline.row({"n": n}, f"{n:032}") for n in range(3)]
+        await pipeline.write(rows[:1])
+        await asyncio.to_thread(move, cluster, key_slot(key.encode()))
+        await pipeline.write(rows[1:])
     with open_server(cluster.url) as server, server.client() as client:
         assert client.execute_command("LLEN" if kind == "list" else "XLEN", key) == 3
 

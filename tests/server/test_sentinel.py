@@ -503,11 +503,11 @@ def test_a_sentinel_refuses_and_others_do_not_answer(redis_server: RedisServer) 
 
 def test_one_address_that_has_become_a_replica(redis_server: RedisServer) -> None:
     """Nothing that it says last is believed."""
-    server = RedisServer(any_server())
-    try:
-        with open_server(server.url) as opened, server.client() as client:
-            asyncio.run(opened.confirm_primary())
-            client.replicaof("127.0.0.1", redis_server.port)
-            assert "is a replica now" in uncertain(opened)
-    finally:
-        server.close()
+    with (
+        RedisServer(any_server()) as server,
+        open_server(server.url) as opened,
+        server.client() as client,
+    ):
+        asyncio.run(opened.confirm_primary())
+        client.replicaof("127.0.0.1", redis_server.port)
+        assert "is a replica now" in uncertain(opened)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -24,6 +23,7 @@ from scrapy_redisq.errors import SinkMismatch, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
+from tests.harness.in_loop import in_a_loop
 
 
 @dataclass
@@ -75,7 +75,8 @@ def urls(database: Database, table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_table_that_goes_away_takes_no_other_with_it(
+@in_a_loop
+async def test_a_table_that_goes_away_takes_no_other_with_it(
     each_database: Database, known: bool
 ) -> None:
     """What was made for a batch that could not be written is there when it is written again.
@@ -83,19 +84,15 @@ def test_a_table_that_goes_away_takes_no_other_with_it(
     A table that is gone is waited for, whether items have come for it before or not.
     """
     each_database.execute(TABLE)
-
-    async def crawl() -> None:
-        async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.METADATA") as sink:
-            if known:
-                await sink.write(rows(sink, Book("a", "yes")))
-            each_database.execute("DROP TABLE book")
-            batch = rows(sink, Page("p"), Book("b", "yes"))
-            with pytest.raises(SinkUnavailable):
-                await sink.write(batch)
-            each_database.execute(TABLE)
+    async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.METADATA") as sink:
+        if known:
+            await sink.write(rows(sink, Book("a", "yes")))
+        each_database.execute("DROP TABLE book")
+        batch = rows(sink, Page("p"), Book("b", "yes"))
+        with pytest.raises(SinkUnavailable):
             await sink.write(batch)
-
-    asyncio.run(crawl())
+        each_database.execute(TABLE)
+        await sink.write(batch)
     assert (urls(each_database, "book"), urls(each_database, "page")) == (["b"], ["p"])
 
 
@@ -118,19 +115,16 @@ sqlalchemy.Table(
 )
 
 
-def test_what_the_database_gives_is_left_to_it(each_database: Database) -> None:
+@in_a_loop
+async def test_what_the_database_gives_is_left_to_it(each_database: Database) -> None:
     """None in a column that may not be NULL and has a default; a value stays when None comes. A
     key that it gives is none for a sink, which takes the other unique column, or says at start what
     to do."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.NUMBERED") as sink:
-            await sink.write(rows(sink, Numbered("a"), Numbered("b", stock=1), Numbered("c", 99)))
-            await sink.write(rows(sink, Numbered("a", stock=3), Numbered("b")))
-            with pytest.raises(SinkMismatch, match="the database gives id, which is no key"):
-                sink.row(Alone(), "0" * 32)
-
-    asyncio.run(crawl())
+    async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.NUMBERED") as sink:
+        await sink.write(rows(sink, Numbered("a"), Numbered("b", stock=1), Numbered("c", 99)))
+        await sink.write(rows(sink, Numbered("a", stock=3), Numbered("b")))
+        with pytest.raises(SinkMismatch, match="the database gives id, which is no key"):
+            sink.row(Alone(), "0" * 32)
     found = each_database.query("SELECT url, stock, id FROM numbered ORDER BY url")
     assert [row[:2] for row in found] == [("a", 3), ("b", 1), ("c", 7)]
     assert found[2][2] == 99
@@ -176,7 +170,8 @@ class DefaultsData:
 
 
 @pytest.mark.parametrize("make", [DefaultsItem, DefaultsModel, DefaultsData, dict])
-def test_unset_fields_are_left_to_the_database(each_database: Database, make: Any) -> None:
+@in_a_loop
+async def test_unset_fields_are_left_to_the_database(each_database: Database, make: Any) -> None:
     """Also where NULL may stand: a None that was given is NULL, if that is known."""
     path = "dict" if make is dict else f"{__name__}.{make.__name__}"
     settings = {
@@ -192,15 +187,11 @@ def test_unset_fields_are_left_to_the_database(each_database: Database, make: An
             }
         },
     }
-
-    async def crawl() -> None:
-        async with pipeline(each_database, **settings) as sink:
-            items = make(url="a"), make(url="b", stock=None), make(url="c", stock=1)
-            await sink.write(rows(sink, *items))
-            with pytest.raises((SinkMismatch, WriteFailed), match="twice"):
-                await sink.write(rows(sink, make(url="d", twice=4)))
-
-    asyncio.run(crawl())
+    async with pipeline(each_database, **settings) as sink:
+        items = make(url="a"), make(url="b", stock=None), make(url="c", stock=1)
+        await sink.write(rows(sink, *items))
+        with pytest.raises((SinkMismatch, WriteFailed), match="twice"):
+            await sink.write(rows(sink, make(url="d", twice=4)))
     known = make is not DefaultsData
     expected = [("a", 7, 14), ("b", None, None) if known else ("b", 7, 14), ("c", 1, 2)]
     found = each_database.query("SELECT url, stock, twice FROM defaults ORDER BY url")
@@ -208,27 +199,22 @@ def test_unset_fields_are_left_to_the_database(each_database: Database, make: An
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_an_sqlite_file_that_goes_away(sqlite_database: SQLiteDatabase, how: str) -> None:
+@in_a_loop
+async def test_an_sqlite_file_that_goes_away(sqlite_database: SQLiteDatabase, how: str) -> None:
     """Nothing is said to be written into a file that is gone: the crawl ends."""
     sqlite_database.fresh()
     path = sqlite_database.path
-
-    async def crawl() -> None:
-        async with pipeline(sqlite_database) as sink:
-            await sink.write(rows(sink, Page("a")))
-            if how == "replaced":
-                shutil.copy(path, path.with_suffix(".new"))
-                path.with_suffix(".new").rename(path)
-            else:
-                path.unlink()
-            for _ in range(2):
-                with pytest.raises(
-                    SinkMismatch, match=r"removed or replaced.*Start the crawl again"
-                ):
-                    await sink.write(rows(sink, Page("b")))
-            assert path.exists() == (how == "replaced")
-
-    asyncio.run(crawl())
+    async with pipeline(sqlite_database) as sink:
+        await sink.write(rows(sink, Page("a")))
+        if how == "replaced":
+            shutil.copy(path, path.with_suffix(".new"))
+            path.with_suffix(".new").rename(path)
+        else:
+            path.unlink()
+        for _ in range(2):
+            with pytest.raises(SinkMismatch, match=r"removed or replaced.*Start the crawl again"):
+                await sink.write(rows(sink, Page("b")))
+        assert path.exists() == (how == "replaced")
 
 
 # Workers that are told to end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from lab.databases import Database
 from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import ItemRefused
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
+from tests.harness.in_loop import in_a_loop, until
 
 MANY = 150
 """More than go one by one into PostgreSQL."""
@@ -92,14 +93,6 @@ def put(sink: DatabasePipeline, *items: Any) -> list[asyncio.Task[Any]]:
     return [asyncio.ensure_future(sink.process_item(item)) for item in items]
 
 
-async def until(condition: Callable[[], Any], what: str, seconds: float = 90) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what}")
-
-
 async def results(tasks: list[asyncio.Task[Any]]) -> list[type[BaseException] | None]:
     """Which of them were refused; None: it was written."""
     await asyncio.wait(tasks, timeout=90)
@@ -141,27 +134,24 @@ def work_again(database: Database) -> None:
     database.execute("DROP TRIGGER t" + (" ON book" if database.kind == "postgres" else ""))
 
 
-def test_an_outage_of_an_unknown_kind(
+@in_a_loop
+async def test_an_outage_of_an_unknown_kind(
     each_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While no row passes none is refused; it writes again. What it took before tells that it is
     away, and so does the log."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            assert await results(put(sink, Book("before"))) == [None]
-            fail(each_database, "1 = 1")
-            tasks = put(sink, *books(MANY))
-            await until(lambda: retries(sink) > 25, "it has been tried often")
-            assert not any(task.done() for task in tasks)
-            assert urls(each_database) == ["before"]
-            assert "cannot write" in caplog.text
-            assert "writes again" not in caplog.text
-            work_again(each_database)
-            assert await results(tasks) == [None] * MANY
-            assert "writes again" in caplog.text
-
-    asyncio.run(crawl())
+    async with pipeline(each_database) as sink:
+        assert await results(put(sink, Book("before"))) == [None]
+        fail(each_database, "1 = 1")
+        tasks = put(sink, *books(MANY))
+        await until(lambda: retries(sink) > 25, "it has been tried often")
+        assert not any(task.done() for task in tasks)
+        assert urls(each_database) == ["before"]
+        assert "cannot write" in caplog.text
+        assert "writes again" not in caplog.text
+        work_again(each_database)
+        assert await results(tasks) == [None] * MANY
+        assert "writes again" in caplog.text
     assert len(urls(each_database)) == MANY + 1
 
 
@@ -174,69 +164,62 @@ def retries(sink: DatabasePipeline) -> int:
 @pytest.mark.parametrize(
     ("before", "count"), [(Book("before", 5), 1), (Shop("of another table"), 7)]
 )
-def test_rows_at_fault_that_are_alone(each_database: Database, before: Any, count: int) -> None:
+@in_a_loop
+async def test_rows_at_fault_that_are_alone(
+    each_database: Database, before: Any, count: int
+) -> None:
     """At the end of a crawl they are refused, if what was written before is taken once more; of
     that nothing is kept. It may be of another table, if no other row has gone into theirs."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            assert await results(put(sink, before)) == [None]
-            each_database.execute("UPDATE book SET state = 'changed'")
-            fail(each_database, "NEW.stock = 13")
-            assert await results(put(sink, *books(count, 13))) == [ItemRefused] * count
-
-    asyncio.run(crawl())
+    async with pipeline(each_database) as sink:
+        assert await results(put(sink, before)) == [None]
+        each_database.execute("UPDATE book SET state = 'changed'")
+        fail(each_database, "NEW.stock = 13")
+        assert await results(put(sink, *books(count, 13))) == [ItemRefused] * count
     mine = [("before", 5, "changed")] if isinstance(before, Book) else []
     assert each_database.query("SELECT * FROM book") == mine
 
 
 @pytest.mark.usefixtures("at_the_end")
 @pytest.mark.parametrize(("fault", "count"), [("check", 1), ("unknown", 7)])
-def test_nothing_was_ever_written(each_database: Database, count: int, fault: str) -> None:
+@in_a_loop
+async def test_nothing_was_ever_written(each_database: Database, count: int, fault: str) -> None:
     """Rows are refused at the end of a crawl also then, whatever the error: the database takes
     their own statement without a row. Not while it does not, as without their table."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            if fault == "check":
-                each_database.execute("DROP TABLE book")
-                each_database.execute(
-                    "CREATE TABLE book (url VARCHAR(100) PRIMARY KEY, stock INTEGER,"
-                    " state VARCHAR(10), CHECK (stock < 13))"
-                )
-            else:
-                fail(each_database, "NEW.stock = 13")
-            each_database.execute("ALTER TABLE book RENAME TO away")
-            tasks = put(sink, *books(count, 13))
-            await until(lambda: retries(sink) > 12 or tasks[0].done(), "it has been tried")
-            assert not any(task.done() for task in tasks)
-            each_database.execute("ALTER TABLE away RENAME TO book")
-            assert await results(tasks) == [ItemRefused] * count
-
-    asyncio.run(crawl())
+    async with pipeline(each_database) as sink:
+        if fault == "check":
+            each_database.execute("DROP TABLE book")
+            each_database.execute(
+                "CREATE TABLE book (url VARCHAR(100) PRIMARY KEY, stock INTEGER,"
+                " state VARCHAR(10), CHECK (stock < 13))"
+            )
+        else:
+            fail(each_database, "NEW.stock = 13")
+        each_database.execute("ALTER TABLE book RENAME TO away")
+        tasks = put(sink, *books(count, 13))
+        await until(lambda: retries(sink) > 12 or tasks[0].done(), "it has been tried")
+        assert not any(task.done() for task in tasks)
+        each_database.execute("ALTER TABLE away RENAME TO book")
+        assert await results(tasks) == [ItemRefused] * count
 
 
-def test_a_table_that_takes_no_new_row(
+@in_a_loop
+async def test_a_table_that_takes_no_new_row(
     each_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A CHECK that all new rows break: they wait until it is mended, although the table would take
     other values, and those that it has."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            book = "url VARCHAR(100) PRIMARY KEY, stock INTEGER, state VARCHAR(10)"
-            each_database.execute("DROP TABLE book")
-            each_database.execute(f"CREATE TABLE book ({book}, CHECK (stock < 13))")
-            assert await results(put(sink, Book("before"))) == [None]
-            tasks = put(sink, *books(8, 13))
-            await until(lambda: retries(sink) > 30 or tasks[0].done(), "it has been tried often")
-            assert not any(task.done() for task in tasks)
-            assert any(word in caplog.text for word in ("book", "CHECK"))
-            each_database.execute("DROP TABLE book")
-            each_database.execute(f"CREATE TABLE book ({book})")
-            assert await results(tasks) == [None] * 8
-
-    asyncio.run(crawl())
+    async with pipeline(each_database) as sink:
+        book = "url VARCHAR(100) PRIMARY KEY, stock INTEGER, state VARCHAR(10)"
+        each_database.execute("DROP TABLE book")
+        each_database.execute(f"CREATE TABLE book ({book}, CHECK (stock < 13))")
+        assert await results(put(sink, Book("before"))) == [None]
+        tasks = put(sink, *books(8, 13))
+        await until(lambda: retries(sink) > 30 or tasks[0].done(), "it has been tried often")
+        assert not any(task.done() for task in tasks)
+        assert any(word in caplog.text for word in ("book", "CHECK"))
+        each_database.execute("DROP TABLE book")
+        each_database.execute(f"CREATE TABLE book ({book})")
+        assert await results(tasks) == [None] * 8
 
 
 LIMITED = {
@@ -253,25 +236,23 @@ LIMITED = {
 }
 
 
-def test_a_time_limit_makes_batches_smaller(each_database: Database) -> None:
+@in_a_loop
+async def test_a_time_limit_makes_batches_smaller(each_database: Database) -> None:
     """A batch that takes longer than a statement may is not repeated for ever as it is."""
     if each_database.kind not in LIMITED:
         pytest.skip("has no limit")
     query, *sql = LIMITED[each_database.kind]
-
-    async def crawl() -> None:
-        async with pipeline(each_database):
-            pass
-        for each in sql:
-            each_database.execute(each)
-        async with pipeline(each_database, query) as sink:
-            assert await results(put(sink, *books(MANY))) == [None] * MANY
-
-    asyncio.run(crawl())
+    async with pipeline(each_database):
+        pass
+    for each in sql:
+        each_database.execute(each)
+    async with pipeline(each_database, query) as sink:
+        assert await results(put(sink, *books(MANY))) == [None] * MANY
     assert len(urls(each_database)) == MANY
 
 
-def test_a_row_that_is_alone_takes_longer_than_it_may(
+@in_a_loop
+async def test_a_row_that_is_alone_takes_longer_than_it_may(
     each_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused when it has done so often, and others did not; six of them stop nobody."""
@@ -280,16 +261,12 @@ def test_a_row_that_is_alone_takes_longer_than_it_may(
     monkeypatch.setattr(doubt, "PROOFS", 2)
     query, *sql = LIMITED[each_database.kind]
     query = query.replace("400", "100").replace("0.4", "0.1")
-
-    async def crawl() -> None:
-        async with pipeline(each_database, query) as sink:
-            await results(put(sink, Book("before")))
-            for each in sql:
-                when = each.replace("0.01", "CASE NEW.stock WHEN 13 THEN 1 ELSE 0 END")
-                each_database.execute(when)
-            assert await results(put(sink, *books(6, 13), Book("a"))) == [ItemRefused] * 6 + [None]
-
-    asyncio.run(crawl())
+    async with pipeline(each_database, query) as sink:
+        await results(put(sink, Book("before")))
+        for each in sql:
+            when = each.replace("0.01", "CASE NEW.stock WHEN 13 THEN 1 ELSE 0 END")
+            each_database.execute(when)
+        assert await results(put(sink, *books(6, 13), Book("a"))) == [ItemRefused] * 6 + [None]
     assert urls(each_database) == ["a", "before"]
 
 
@@ -299,7 +276,8 @@ LOCKS = {
 }
 
 
-def test_rows_that_somebody_has_locked(
+@in_a_loop
+async def test_rows_that_somebody_has_locked(
     each_database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait, and do not keep others from being claimed and written; it is told of once."""
@@ -308,25 +286,21 @@ def test_rows_that_somebody_has_locked(
     monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 3)
     monkeypatch.setattr(doubt, "LAST", 3)
     count = {"postgres": 6, "mariadb": 1}[each_database.kind]
-
-    async def crawl() -> None:
-        async with pipeline(each_database, LOCKS[each_database.kind]) as sink:
-            sink.silent_seconds = 0.1
-            await results(put(sink, *books(count)))
-            engine = sqlalchemy.create_engine(each_database.url)
-            with engine.connect() as other:
-                for book in books(count):  # MariaDB would lock what is between them, too
-                    sql = f"UPDATE book SET stock = 9 WHERE url = '{book.url}'"
-                    other.execute(sqlalchemy.text(sql))
-                tasks = put(sink, *books(count, 2))
-                writer = sink._batches.writer
-                await until(lambda: len(writer.doubts) == count, "all are set aside")
-                assert not writer._away
-                assert await results(put(sink, Book("a"))) == [None]
-                other.rollback()
-            engine.dispose()
-            assert await results(tasks) == [None] * count
-
-    asyncio.run(crawl())
+    async with pipeline(each_database, LOCKS[each_database.kind]) as sink:
+        sink.silent_seconds = 0.1
+        await results(put(sink, *books(count)))
+        engine = sqlalchemy.create_engine(each_database.url)
+        with engine.connect() as other:
+            for book in books(count):  # MariaDB would lock what is between them, too
+                sql = f"UPDATE book SET stock = 9 WHERE url = '{book.url}'"
+                other.execute(sqlalchemy.text(sql))
+            tasks = put(sink, *books(count, 2))
+            writer = sink._batches.writer
+            await until(lambda: len(writer.doubts) == count, "all are set aside")
+            assert not writer._away
+            assert await results(put(sink, Book("a"))) == [None]
+            other.rollback()
+        engine.dispose()
+        assert await results(tasks) == [None] * count
     assert each_database.query("SELECT sum(stock) FROM book")[0][0] == 2 * count + 1
     assert caplog.text.count("cannot write") < 4

@@ -17,6 +17,7 @@ from scrapy_redisq.pipelines.database import engine
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.conftest import DATABASE_FIXTURES
+from tests.harness.in_loop import in_a_loop, until
 from tests.sinks.test_doubt import (
     Book,
     books,
@@ -25,7 +26,6 @@ from tests.sinks.test_doubt import (
     put,
     results,
     retries,
-    until,
     urls,
 )
 
@@ -93,23 +93,20 @@ def test_a_server_that_takes_connections_and_is_silent(
 
 
 @pytest.mark.parametrize("condition", ["NEW.stock = 13", "NEW.url LIKE 'x%'"])
-def test_a_row_that_ends_its_connection(
+@in_a_loop
+async def test_a_row_that_ends_its_connection(
     each_database: Database, condition: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is refused, and the rows beside and behind it are written; also where the table has no
     other row, and the fault is in its key."""
-
-    async def crawl() -> None:
-        async with opened(each_database) as sink:
-            hang_up(each_database, condition)
-            first = put(sink, Book("x", 13))
-            await until(lambda: retries(sink) > 3, "it has been tried")
-            tasks = put(sink, *books(MANY), Book("x2", 13), *books(MANY))
-            assert await results(tasks) == [None] * MANY + [ItemRefused] + [None] * MANY
-            assert await results(first) == [ItemRefused]
-            assert not sink._batches.writer._away
-
-    asyncio.run(crawl())
+    async with opened(each_database) as sink:
+        hang_up(each_database, condition)
+        first = put(sink, Book("x", 13))
+        await until(lambda: retries(sink) > 3, "it has been tried")
+        tasks = put(sink, *books(MANY), Book("x2", 13), *books(MANY))
+        assert await results(tasks) == [None] * MANY + [ItemRefused] + [None] * MANY
+        assert await results(first) == [ItemRefused]
+        assert not sink._batches.writer._away
     assert len(urls(each_database)) == MANY
 
 
@@ -117,43 +114,37 @@ def test_a_row_that_ends_its_connection(
     ("kind", "code"),
     [("postgres", "53200"), ("postgres", "55000"), ("mariadb", "1041"), ("mariadb", "1317")],
 )
-def test_a_row_that_fails_as_a_server_in_need_does(
+@in_a_loop
+async def test_a_row_that_fails_as_a_server_in_need_does(
     request: pytest.FixtureRequest, kind: str, code: str
 ) -> None:
     """Out of memory, in a state that others do not meet, or killed: it is refused, others are
     written."""
     database: Database = request.getfixturevalue(DATABASE_FIXTURES[kind])
     database.empty()
-
-    async def crawl() -> None:
-        async with opened(database) as sink:
-            assert await results(put(sink, Book("before"))) == [None]
-            fail(database, "NEW.stock = 13", code)
-            tasks = put(sink, *books(3), Book("x", 13))
-            assert await results(tasks) == [None] * 3 + [ItemRefused]
-            assert not sink._batches.writer._away
-
-    asyncio.run(crawl())
+    async with opened(database) as sink:
+        assert await results(put(sink, Book("before"))) == [None]
+        fail(database, "NEW.stock = 13", code)
+        tasks = put(sink, *books(3), Book("x", 13))
+        assert await results(tasks) == [None] * 3 + [ItemRefused]
+        assert not sink._batches.writer._away
 
 
-def test_connections_end_at_the_commit(
+@in_a_loop
+async def test_connections_end_at_the_commit(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not committed proves nothing against a row, also at the end; others that are do."""
     monkeypatch.setattr(doubt, "END", 0)
     postgres_server.empty()
-
-    async def crawl() -> None:
-        async with pipeline(postgres_server) as sink:
-            await results(put(sink, Book("before")))
-            hang_up(postgres_server, "NEW.stock = 13", at_commit=True)
-            tasks = put(sink, *books(3, 13))
-            await until(lambda: retries(sink) > 25, "it has been tried often")
-            assert not any(task.done() for task in tasks)
-            for number in range(100):
-                await results(put(sink, Book(f"a{number}")))
-                if all(task.done() for task in tasks):
-                    break
-            assert await results(tasks) == [ItemRefused] * 3
-
-    asyncio.run(crawl())
+    async with pipeline(postgres_server) as sink:
+        await results(put(sink, Book("before")))
+        hang_up(postgres_server, "NEW.stock = 13", at_commit=True)
+        tasks = put(sink, *books(3, 13))
+        await until(lambda: retries(sink) > 25, "it has been tried often")
+        assert not any(task.done() for task in tasks)
+        for number in range(100):
+            await results(put(sink, Book(f"a{number}")))
+            if all(task.done() for task in tasks):
+                break
+        assert await results(tasks) == [ItemRefused] * 3

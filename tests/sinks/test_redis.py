@@ -34,6 +34,7 @@ from scrapy_redisq.pipelines import RedisPipeline
 from scrapy_redisq.pipelines.encoding import encode
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
+from tests.harness.in_loop import in_a_loop
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.RedisPipeline": 300})}
 KEY = "books:items"
@@ -149,25 +150,23 @@ def test_offsets_of_seconds_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
+@in_a_loop
+async def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
     """A key that is something else ends the crawl: at the start, and when it becomes so."""
     with redis_server.client() as client:
         client.set(KEY, "x")
     with pytest.raises(SinkMismatch, match=f"'{KEY}' is no {kind}: give REDISQ_ITEMS_KEY"):
-        write(redis_server.url, [{"n": 1}], REDISQ_ITEMS_TYPE=kind)
-
-    async def run() -> None:
-        async with opened(redis_server.url, REDISQ_ITEMS_TYPE=kind) as pipeline:
-            with redis_server.client() as client:
-                client.set("other:items", "x")
-            rows = [pipeline.row({"n": 1}, "k")]
-            pipeline._target = "other:items"
-            with pytest.raises(SinkMismatch, match="REDISQ_ITEMS_TYPE"):
-                await pipeline.write(rows)
-
+        async with opened(redis_server.url, REDISQ_ITEMS_TYPE=kind):
+            pass
     with redis_server.client() as client:
         client.delete(KEY)
-    asyncio.run(run())
+    async with opened(redis_server.url, REDISQ_ITEMS_TYPE=kind) as pipeline:
+        with redis_server.client() as client:
+            client.set("other:items", "x")
+        rows = [pipeline.row({"n": 1}, "k")]
+        pipeline._target = "other:items"
+        with pytest.raises(SinkMismatch, match="REDISQ_ITEMS_TYPE"):
+            await pipeline.write(rows)
 
 
 def test_documented_rights(redis_server: RedisServer) -> None:
@@ -191,45 +190,38 @@ def test_documented_rights(redis_server: RedisServer) -> None:
 
 @pytest.fixture
 def own_server() -> Iterator[RedisServer]:
-    server = RedisServer(any_server(), password="sesame", aof=True)
-    yield server
-    server.close()
+    with RedisServer(any_server(), password="sesame", aof=True) as server:
+        yield server
 
 
-def test_full_server(own_server: RedisServer) -> None:
+@in_a_loop
+async def test_full_server(own_server: RedisServer) -> None:
     """Redis at its maxmemory takes nothing of the batch; later it does. No item is in the error."""
-
-    async def run() -> None:
-        async with opened(own_server.url) as pipeline:
-            rows = [pipeline.row({"n": n, "body": "treasure"}, "k") for n in range(3)]
-            with own_server.client() as client:
-                client.config_set("maxmemory", 1)
-                with pytest.raises(SinkUnavailable, match="memory") as caught:
-                    await pipeline.write(rows)
-                assert "treasure" not in str(caught.value)
-                assert client.exists(KEY) == 0
-                client.config_set("maxmemory", 0)
-            await pipeline.write(rows)
-
-    asyncio.run(run())
+    async with opened(own_server.url) as pipeline:
+        rows = [pipeline.row({"n": n, "body": "treasure"}, "k") for n in range(3)]
+        with own_server.client() as client:
+            client.config_set("maxmemory", 1)
+            with pytest.raises(SinkUnavailable, match="memory") as caught:
+                await pipeline.write(rows)
+            assert "treasure" not in str(caught.value)
+            assert client.exists(KEY) == 0
+            client.config_set("maxmemory", 0)
+        await pipeline.write(rows)
     assert [item["n"] for item in items(own_server)] == [0, 1, 2]
 
 
-def test_a_transaction_that_is_not_answered_in_time(own_server: RedisServer) -> None:
+@in_a_loop
+async def test_a_transaction_that_is_not_answered_in_time(own_server: RedisServer) -> None:
     """Many items may be too many; one is not."""
-
-    async def run() -> None:
-        async with opened(f"{own_server.url}?socket_timeout=0.2") as pipeline:
-            rows = [pipeline.row({"n": n}, "k") for n in range(2)]
-            with own_server.client() as client:
-                client.client_pause(60_000)
-            with pytest.raises(BatchTooLarge):
-                await pipeline.write(rows)
-            with pytest.raises(SinkUnavailable) as caught:
-                await pipeline.write(rows[1:])
-            assert not isinstance(caught.value, BatchTooLarge)
-
-    asyncio.run(run())
+    async with opened(f"{own_server.url}?socket_timeout=0.2") as pipeline:
+        rows = [pipeline.row({"n": n}, "k") for n in range(2)]
+        with own_server.client() as client:
+            client.client_pause(60_000)
+        with pytest.raises(BatchTooLarge):
+            await pipeline.write(rows)
+        with pytest.raises(SinkUnavailable) as caught:
+            await pipeline.write(rows[1:])
+        assert not isinstance(caught.value, BatchTooLarge)
 
 
 @pytest.mark.parametrize(

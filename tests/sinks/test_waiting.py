@@ -26,6 +26,7 @@ from scrapy_redisq.pipelines import batch, doubt, writer
 from scrapy_redisq.pipelines.batch import BatchPipeline, ItemReturned, Row
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.page import Problem
+from tests.harness.in_loop import in_a_loop, until
 
 
 class DriverError(Exception):
@@ -152,126 +153,106 @@ async def results(tasks: list[asyncio.Task[Any]]) -> list[type[BaseException] | 
     return [type(error) if (error := task.exception()) else None for task in tasks]
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"not within a minute: {what}")
-
-
-def test_each_row_ends_once() -> None:
+@in_a_loop
+async def test_each_row_ends_once() -> None:
     """A sink that fails in an unexpected way when half of a batch is written and a row is set
     aside: each row lets its page go once, and only pages whose rows are not written go back."""
     pages = HeldPages()
+    async with opened(pages) as sink:
+        sink.batch_seconds, sink.batch_rows = 60, 4
+        refused = {2}
 
-    async def crawl() -> None:
-        async with opened(pages) as sink:
-            sink.batch_seconds, sink.batch_rows = 60, 4
-            refused = {2}
+        def fault(rows: list[Row]) -> None:
+            if len(rows) > 2:
+                raise BatchTooLarge("four are too many")
+            if refused & {row["n"] for row in rows}:
+                raise WriteFailed("nobody knows")
 
-            def fault(rows: list[Row]) -> None:
-                if len(rows) > 2:
-                    raise BatchTooLarge("four are too many")
-                if refused & {row["n"] for row in rows}:
-                    raise WriteFailed("nobody knows")
+        def kind(row: Row) -> object:
+            if row["n"] == 3 and sink.rows:
+                raise RuntimeError("a fault of the sink's class")
+            return dict
 
-            def kind(row: Row) -> object:
-                if row["n"] == 3 and sink.rows:
-                    raise RuntimeError("a fault of the sink's class")
-                return dict
-
-            sink.fault, sink.kind = fault, kind  # type: ignore[assignment, method-assign]
-            await results(put(sink, 0, 1, 2, 3))
-            assert set(pages.held.values()) == {1}
-            await until(lambda: set(pages.held.values()) == {0}, "all are let go")
-
-    asyncio.run(crawl())
+        sink.fault, sink.kind = fault, kind  # type: ignore[assignment, method-assign]
+        await results(put(sink, 0, 1, 2, 3))
+        assert set(pages.held.values()) == {1}
+        await until(lambda: set(pages.held.values()) == {0}, "all are let go")
     assert len(pages.held) == 4
     assert set(pages.held.values()) == {0}
     assert {page.url for page in pages.given_back} == {"http://x/2", "http://x/3"}
 
 
-def test_batches_gather_while_one_is_written() -> None:
+@in_a_loop
+async def test_batches_gather_while_one_is_written() -> None:
     """What comes while a batch is being written is the next one, of at most `batch_rows` rows."""
     sizes: list[int] = []
+    async with opened(HeldPages()) as sink:
+        sink.batch_rows = 5
+        write, go_on = sink.write, asyncio.Event()
 
-    async def crawl() -> None:
-        async with opened(HeldPages()) as sink:
-            sink.batch_rows = 5
-            write, go_on = sink.write, asyncio.Event()
+        async def slow(rows: list[Row]) -> None:
+            sizes.append(len(rows))
+            await go_on.wait()
+            await write(rows)
 
-            async def slow(rows: list[Row]) -> None:
-                sizes.append(len(rows))
-                await go_on.wait()
-                await write(rows)
-
-            sink.write = slow  # type: ignore[method-assign]
-            tasks = put(sink, 0)
-            await until(lambda: sizes, "the first batch")
-            tasks += put(sink, *range(1, 13))
-            waiting: Any = sink._batches.writer
-            await until(lambda: len(waiting._waiting) == 12, "all wait")
-            go_on.set()
-            assert await results(tasks) == [None] * 13
-
-    asyncio.run(crawl())
+        sink.write = slow  # type: ignore[method-assign]
+        tasks = put(sink, 0)
+        await until(lambda: sizes, "the first batch")
+        tasks += put(sink, *range(1, 13))
+        waiting: Any = sink._batches.writer
+        await until(lambda: len(waiting._waiting) == 12, "all wait")
+        go_on.set()
+        assert await results(tasks) == [None] * 13
     assert sizes == [1, 5, 5, 2]
 
 
 @pytest.mark.parametrize("fault", ["named", "unnamed"])
 @pytest.mark.parametrize("seconds", [0, 0.05])
-def test_refused_rows_are_found(fault: str, seconds: float) -> None:
+@in_a_loop
+async def test_refused_rows_are_found(fault: str, seconds: float) -> None:
     """Whether the sink names them or not, and whether Scrapy waits for them or not."""
     pages = HeldPages()
+    async with opened(pages) as sink:
+        sink.batch_seconds = seconds
 
-    async def crawl() -> None:
-        async with opened(pages) as sink:
-            sink.batch_seconds = seconds
+        def refuse(rows: list[Row]) -> None:
+            if bad := [row for row in rows if row["n"] % 10 == 3]:
+                raise RowRefused("no threes", bad) if fault == "named" else ValueError("three")
 
-            def refuse(rows: list[Row]) -> None:
-                if bad := [row for row in rows if row["n"] % 10 == 3]:
-                    raise RowRefused("no threes", bad) if fault == "named" else ValueError("three")
-
-            sink.fault = refuse
-            await results(put(sink, *range(60)))
-            await until(lambda: len(sink.rows) == 54 and len(pages.refused) == 6, "all are there")
-            await until(lambda: not any(pages.held.values()), "all have ended")
-
-    asyncio.run(crawl())
+        sink.fault = refuse
+        await results(put(sink, *range(60)))
+        await until(lambda: len(sink.rows) == 54 and len(pages.refused) == 6, "all are there")
+        await until(lambda: not any(pages.held.values()), "all have ended")
     assert {page.url[-1] for page in pages.refused} == {"3"}
 
 
 @pytest.mark.parametrize(("kinds", "count"), [(1, 1), (2, 7)])
-def test_rows_that_only_the_driver_refuses(
+@in_a_loop
+async def test_rows_that_only_the_driver_refuses(
     kinds: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are found also when they are the last of a crawl: what was written before is taken
     again. Not before the crawl is at its end: no row has come for long, and none can be claimed."""
     monkeypatch.setattr(doubt, "END", 0.5)
     pages = HeldPages()
+    async with opened(pages) as sink:
+        sink.kind = lambda row: kinds == 2 and row["n"] > 12  # type: ignore[method-assign]
 
-    async def crawl() -> None:
-        async with opened(pages) as sink:
-            sink.kind = lambda row: kinds == 2 and row["n"] > 12  # type: ignore[method-assign]
+        def fault(rows: list[Row]) -> None:
+            if any(row["n"] > 12 for row in rows):
+                raise DriverError("no such number")
 
-            def fault(rows: list[Row]) -> None:
-                if any(row["n"] > 12 for row in rows):
-                    raise DriverError("no such number")
-
-            sink.fault = fault
-            assert await results(put(sink, *range(13))) == [None] * 13
-            tasks = put(sink, *range(13, 13 + count))
-            began = asyncio.get_running_loop().time()
-            await until(lambda: sink.attempts > 60, "it has been tried often")
-            await until(lambda: asyncio.get_running_loop().time() > began + 1, "a second is over")
-            assert await results(tasks) == [None] * count  # they keep nobody from claiming more
-            assert not pages.refused
-            sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
-            await until(lambda: len(pages.refused) == count, "all are refused")
-            assert len(sink.rows) == 13
-
-    asyncio.run(crawl())
+        sink.fault = fault
+        assert await results(put(sink, *range(13))) == [None] * 13
+        tasks = put(sink, *range(13, 13 + count))
+        began = asyncio.get_running_loop().time()
+        await until(lambda: sink.attempts > 60, "it has been tried often")
+        await until(lambda: asyncio.get_running_loop().time() > began + 1, "a second is over")
+        assert await results(tasks) == [None] * count  # they keep nobody from claiming more
+        assert not pages.refused
+        sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
+        await until(lambda: len(pages.refused) == count, "all are refused")
+        assert len(sink.rows) == 13
     assert all(text.endswith("DriverError: no such number") for text in pages.refused.values())
 
 
@@ -292,47 +273,45 @@ RAISED = [
     [*((one, False) for one in RAISED), (SystemExit(1), True)],
     ids=lambda given: type(given).__name__,
 )
-def test_whatever_write_raises(raised: BaseException, plain: bool) -> None:
+@in_a_loop
+async def test_whatever_write_raises(raised: BaseException, plain: bool) -> None:
     """While no row is written none is refused, and all are written when it has ended; one with
     which it is raised while others pass is refused; and a crawl that ends is not kept."""
     pages = HeldPages()
+    async with opened(pages, close_timeout=0.3) as sink:
 
-    async def crawl() -> None:
-        async with opened(pages, close_timeout=0.3) as sink:
+        def fault(rows: list[Row]) -> None:
+            if bad & {row["n"] for row in rows}:
+                raise raised
 
-            def fault(rows: list[Row]) -> None:
-                if bad & {row["n"] for row in rows}:
-                    raise raised
+        def write(rows: list[Row]) -> None:
+            sink.attempts += 1
+            fault(rows)
+            sink.rows.update((row.key, row) for row in rows)
 
-            def write(rows: list[Row]) -> None:
-                sink.attempts += 1
-                fault(rows)
-                sink.rows.update((row.key, row) for row in rows)
-
-            sink.fault = fault
-            if plain:
-                sink.write = write  # type: ignore[assignment, method-assign]
-            bad = set()
-            assert await results(put(sink, 0)) == [None]
-            bad = set(range(100))
-            tasks = put(sink, *range(1, 20))
-            await until(lambda: sink.attempts > 60, "it has been tried often")
-            assert not pages.refused
-            bad = {7}
-            assert set(await results(tasks)) == {None}
-            await until(lambda: pages.refused, "one is refused")
-            bad = set(range(100))
-            tasks = put(sink, *range(20, 30))
-            sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
-            await results(tasks)
-            await until(lambda: len(pages.given_back) == 10, "all go back")
-
-    asyncio.run(asyncio.wait_for(crawl(), 100))
+        sink.fault = fault
+        if plain:
+            sink.write = write  # type: ignore[assignment, method-assign]
+        bad = set()
+        assert await results(put(sink, 0)) == [None]
+        bad = set(range(100))
+        tasks = put(sink, *range(1, 20))
+        await until(lambda: sink.attempts > 60, "it has been tried often")
+        assert not pages.refused
+        bad = {7}
+        assert set(await results(tasks)) == {None}
+        await until(lambda: pages.refused, "one is refused")
+        bad = set(range(100))
+        tasks = put(sink, *range(20, 30))
+        sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
+        await results(tasks)
+        await until(lambda: len(pages.given_back) == 10, "all go back")
     assert {page.url for page in pages.refused} == {"http://x/7"}
     assert len(pages.given_back) == 10
 
 
-def test_a_sink_without_async_def() -> None:
+@in_a_loop
+async def test_a_sink_without_async_def() -> None:
     """Its methods are called in one thread, one after the other; each row is written once."""
     written: list[int] = []
     threads: set[str] = set()
@@ -348,11 +327,8 @@ def test_a_sink_without_async_def() -> None:
         def close(self) -> None:  # type: ignore[override]
             threads.add(threading.current_thread().name)
 
-    async def crawl() -> None:
-        async with opened(HeldPages(), Plain) as sink:
-            assert await results(put(sink, *range(9))) == [None] * 9
-
-    asyncio.run(asyncio.wait_for(crawl(), 100))
+    async with opened(HeldPages(), Plain) as sink:
+        assert await results(put(sink, *range(9))) == [None] * 9
     assert sorted(written) == list(range(9))
     assert threads == {"redisq-Plain"}
     assert not any(thread.name == "redisq-Plain" and _stays(thread) for thread in _threads())
@@ -368,7 +344,8 @@ def _stays(thread: threading.Thread) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_write_that_yields(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+@in_a_loop
+async def test_a_write_that_yields(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing of it would run: the crawl ends, and says why; no row counts as written."""
     pages = HeldPages()
 
@@ -379,61 +356,57 @@ def test_a_write_that_yields(kind: str, caplog: pytest.LogCaptureFixture) -> Non
         for row in rows:
             yield row
 
-    async def crawl() -> None:
-        async with opened(pages) as sink:
-            sink.write = plain if kind == "plain" else asynchronous  # type: ignore[assignment, method-assign]
-            assert await results(put(sink, *range(3))) == [ItemReturned] * 3
-
-    asyncio.run(asyncio.wait_for(crawl(), 100))
+    async with opened(pages) as sink:
+        sink.write = plain if kind == "plain" else asynchronous  # type: ignore[assignment, method-assign]
+        assert await results(put(sink, *range(3))) == [ItemReturned] * 3
     assert "() must not contain 'yield'" in caplog.text
     assert len(pages.given_back) == 3
 
 
-def test_rows_in_doubt_keep_their_pages_and_not_scrapy(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_rows_in_doubt_keep_their_pages_and_not_scrapy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As many as may be: others can come that tell. Scrapy waits for those beyond."""
     monkeypatch.setattr(writer, "HELD", 3)
     pages = HeldPages()
+    async with opened(pages) as sink:
+        assert await results(put(sink, 0)) == [None]
 
-    async def crawl() -> None:
-        async with opened(pages) as sink:
-            assert await results(put(sink, 0)) == [None]
+        def fault(rows: list[Row]) -> None:
+            if any(row["n"] for row in rows):
+                raise ValueError("no number")
 
-            def fault(rows: list[Row]) -> None:
-                if any(row["n"] for row in rows):
-                    raise ValueError("no number")
-
-            sink.fault = fault
-            tasks = put(sink, *range(1, 6))
-            await until(lambda: len(sink._batches.writer.doubts) == 5, "all are set aside")
-            assert [task.done() for task in tasks] == [True] * 3 + [False] * 2
-            assert sum(pages.held.values()) == 3
-            sink.fault = lambda rows: None
-            assert await results(tasks) == [None] * 5
-            await until(lambda: not any(pages.held.values()), "all are let go")
-
-    asyncio.run(asyncio.wait_for(crawl(), 100))
+        sink.fault = fault
+        tasks = put(sink, *range(1, 6))
+        await until(lambda: len(sink._batches.writer.doubts) == 5, "all are set aside")
+        assert [task.done() for task in tasks] == [True] * 3 + [False] * 2
+        assert sum(pages.held.values()) == 3
+        sink.fault = lambda rows: None
+        assert await results(tasks) == [None] * 5
+        await until(lambda: not any(pages.held.values()), "all are let go")
 
 
-def test_a_sink_that_hangs_when_it_is_opened_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_a_sink_that_hangs_when_it_is_opened_or_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It does not keep a crawl from ending."""
     monkeypatch.setattr(batch, "CLOSING_GRACE", 0.05)
 
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    async def crawl() -> None:
-        async with opened(HeldPages(), close_timeout=0.1) as sink:
-            await asyncio.gather(*put(sink, 1))
-            sink.close = hang  # type: ignore[method-assign]
-            other = Sink(sink.crawler)
-            other.open = hang  # type: ignore[method-assign]
-            opening = asyncio.ensure_future(other.open_spider())
-            await asyncio.sleep(0)
-            await other.close_spider()
-            with pytest.raises(SinkUnavailable, match="no answer"):
-                await opening
-
-    asyncio.run(asyncio.wait_for(crawl(), 30))
+    async with opened(HeldPages(), close_timeout=0.1) as sink:
+        await asyncio.gather(*put(sink, 1))
+        sink.close = hang  # type: ignore[method-assign]
+        other = Sink(sink.crawler)
+        other.open = hang  # type: ignore[method-assign]
+        opening = asyncio.ensure_future(other.open_spider())
+        await asyncio.sleep(0)
+        await other.close_spider()
+        with pytest.raises(SinkUnavailable, match="no answer"):
+            await opening
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])
@@ -464,24 +437,21 @@ def test_an_item_after_the_end(
     assert not any(pages.held.values())
 
 
-def test_closed_while_rows_are_in_doubt() -> None:
+@in_a_loop
+async def test_closed_while_rows_are_in_doubt() -> None:
     """They go back, and so does an item that waits for room."""
     pages = HeldPages()
+    async with opened(pages, close_timeout=0.1) as sink:
+        sink.batch_rows, sink.batch_seconds = 1, 0.01
 
-    async def crawl() -> None:
-        async with opened(pages, close_timeout=0.1) as sink:
-            sink.batch_rows, sink.batch_seconds = 1, 0.01
+        def fault(rows: list[Row]) -> None:
+            raise WriteFailed("nobody knows")
 
-            def fault(rows: list[Row]) -> None:
-                raise WriteFailed("nobody knows")
-
-            sink.fault = fault
-            await results(put(sink, 0, 1))
-            await until(lambda: len(sink._batches.writer.doubts) == 2, "both are set aside")
-            tasks, attempts = put(sink, 2), sink.attempts
-        await results(tasks)
-        assert sink.attempts > attempts + 2, "they were tried while there was time"
-
-    asyncio.run(asyncio.wait_for(crawl(), 30))
+        sink.fault = fault
+        await results(put(sink, 0, 1))
+        await until(lambda: len(sink._batches.writer.doubts) == 2, "both are set aside")
+        tasks, attempts = put(sink, 2), sink.attempts
+    await results(tasks)
+    assert sink.attempts > attempts + 2, "they were tried while there was time"
     assert len(pages.given_back) == 3
     assert not any(pages.held.values())

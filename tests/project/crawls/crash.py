@@ -1,8 +1,7 @@
 """What the environment does to a worker; without it nothing of scrapy_redisq is touched.
 
-FAULT_CRASH="POINT:N" kills the process when it gets to a point for the Nth time. FAULT_FORMAT=N
-makes it a release with another format of the frontier. FAULT_SLOW=SECONDS makes each write into a
-database take that much longer.
+FAULT_CRASH="POINT:N" kills the process when it gets to a point for the Nth time.
+FAULT_SLOW=SECONDS makes each write into a database take that much longer.
 """
 
 import asyncio
@@ -35,11 +34,6 @@ class CrashPoints:
 
     @classmethod
     def from_crawler(cls, crawler):
-        if release := os.environ.get("FAULT_FORMAT"):
-            from scrapy_redisq.frontier import calls
-
-            assert isinstance(calls.FORMAT, int)
-            calls.FORMAT = int(release)
         if point:
             crawler.signals.connect(response_received, signals.response_received)
             wrap()
