@@ -49,6 +49,7 @@ FEATURES = {
     "lines": 0.12,
     "rival": 0.15,
     "sessions": 0.5,
+    "sees_end": 0.3,
     "seen_ttl": 0.15,
 }
 """What a spider or its site may do -> how often one does."""

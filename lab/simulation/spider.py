@@ -17,6 +17,7 @@ from scrapy.http import Request, Response, TextResponse
 from lab.simulation.clock import WORKER
 from lab.simulation.site import RETRY_AFTER, Page
 from scrapy_redisq.pipelines import BatchPipeline
+from scrapy_redisq.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
@@ -301,6 +302,11 @@ class Refuse:
 
 class Sink(BatchPipeline):
     """Upserts by key into a table of the world's."""
+
+    async def open(self) -> None:
+        worker = Scheduler.of(self.crawler)
+        if worker is not None and "sees_end" in world().plan.features:
+            worker.sees_the_end = True
 
     async def write(self, rows: list[Any]) -> None:
         await asyncio.sleep(0.004 + 2.0 * world().sink_slow)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals
 
 from scrapy_redisq.errors import RedisqError, SettingError
-from scrapy_redisq.pipelines.batch import Row
-from scrapy_redisq.pipelines.encoding import encode_row
+from scrapy_redisq.pipelines.encoding import encode_row, unwritable
 from scrapy_redisq.pipelines.file_batch import FilePipeline
+from scrapy_redisq.pipelines.row_key import Row, key_by_fields
 from scrapy_redisq.pipelines.thread import Calls
 from scrapy_redisq.scheduler import Scheduler
 
@@ -34,6 +34,9 @@ class DatasetPipeline(FilePipeline):
     this is done by the worker that begins the next run, by one that finds the run complete
     (REDISQ_RUN), or by ``scrapy redisq dataset``.
     """
+
+    key_fields: tuple[str, ...] = ()
+    """Fields by which two items are the same one. (): each place in a page has an item."""
 
     _dataset: Dataset
     _part = ""
@@ -62,8 +65,14 @@ class DatasetPipeline(FilePipeline):
         self._dataset.check()
 
     def row(self, item: Any, key: str) -> Row:
-        """Raises `RowRefused` for an item that JSON cannot hold."""
-        return Row(item, key, {LINE: self._line(key, encode_row(Row(item, key)))})
+        """Raises `RowRefused` for an item that JSON cannot hold, or that lacks its key."""
+        row = Row(item, key)
+        if self.key_fields:
+            for name in self.key_fields:
+                if row.get(name) is None:
+                    raise unwritable(name, "it is in key_fields, and the item has no value for it")
+            key = key_by_fields(self.spider_name, [row[name] for name in self.key_fields])
+        return Row(item, key, {LINE: self._line(key, encode_row(row))})
 
     async def write(self, rows: list[Row]) -> None:
         """One part."""

@@ -41,6 +41,11 @@ def key_by_content(spider: str, item: Any) -> str:
     return _digest(spider, global_object_name(type(item)), content)
 
 
+def key_by_fields(spider: str, values: list[Any]) -> str:
+    """The key of all items that have these values in the fields that tell them apart."""
+    return _digest(spider, json.dumps(_in_order(values), default=str))
+
+
 def _in_order(value: Any) -> Any:
     """Mappings as lists of key, its type and value in an order of their own, which JSON gives to
     text keys only; sets likewise, which each process has in another order."""

@@ -196,6 +196,18 @@ class TestBadInput:
             Dataset(RedisqSettings.read(given), "books", given).check()
         assert words in str(caught.value)
 
+    def test_key_fields(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They tell items apart, whatever their places; each item has to have them."""
+        out = tmp_path / "books.jsonl"
+        monkeypatch.setattr(DatasetPipeline, "key_fields", ("shop", "id"))
+        books = [{"shop": "a", "id": 1, "n": n} for n in range(2)]
+        write(out, {"1": books[0], "2": {"shop": "a", "id": "1"}}, {"3": books[1]})
+        assert dataset(out).put_together().items == 2
+        assert lines(out) == [{"shop": "a", "id": "1"}, books[1]]
+        for lacking in {"shop": "a"}, {"shop": "a", "id": None}:
+            with pytest.raises(RowRefused, match="'id': it is in key_fields"):
+                write(out, {"4": lacking})
+
     def test_items_that_are_no_json(self, tmp_path: Path) -> None:
         """They are refused by name, before they are in a part."""
 
