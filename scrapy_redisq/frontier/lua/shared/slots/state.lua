@@ -34,7 +34,8 @@ local FIELDS = {
   'wanted',   -- until when it counts that another worker waits for the turn
   'line',     -- crawls that share the slot, by their hash tags: see shared/slots/turns.lua
   'place',    -- until when it is for the first of them
-  'short',    -- until when it counts that this one has too few tokens
+  'served',   -- 1: this one has got something since it is the first
+  'short',    -- until when it counts that it has too few tokens
   'over',     -- 1: the owner was told that its turn is over, and has yet to tell its last start
   'out',      -- tokens that workers have
   'parked',   -- nothing is started before it

@@ -30,7 +30,8 @@ local function is_our_place(state)
   if not SHARED then return true end
   local first = string.match(state.line, '^{.-}') or ''
   if state.place <= NOW then -- a crawl that does not come any more is not in line any more
-    state.line, state.place, state.short = string.sub(state.line, #first + 1), NOW + PLACE, 0
+    state.line, state.place = string.sub(state.line, #first + 1), NOW + PLACE
+    state.served, state.short = 0, 0
   end
   if not string.find(state.line, TAG, 1, true) then state.line = state.line .. TAG end
   return string.sub(state.line, 1, #TAG) == TAG
@@ -38,9 +39,12 @@ end
 
 local function is_alone(state) return not SHARED or state.line == TAG end
 
--- The first crawl has to wait, perhaps until then.
+-- The first crawl has to wait, perhaps until then. Once it has got something, no worker of it makes
+-- the other crawls wait for longer.
 local function keep_place(state, ours, time)
-  if SHARED and ours then state.place = math.max(state.place, time + PLACE) end
+  if SHARED and ours and state.served == 0 then
+    state.place = math.max(state.place, time + PLACE)
+  end
 end
 
 -- A worker reports on its turn. `item`: see the names; `since` us since its last start (-1: none),
@@ -136,6 +140,7 @@ local function give_tokens(worker, slot, state, most, ours)
   local asked = had == 0 and math.max(1, most) or most
   local tokens = math.max(0, had + math.min(asked, left))
   if SHARED and ours and asked > left then state.short = NOW + PLACE end
+  if SHARED and ours and had + tokens > 0 then state.served = 1 end
   if had + tokens == 0 then return end
   -- A slot that is new to the worker: more would only wait in it, and keep it from other slots.
   if had == 0 then most = math.min(most, 2 * tokens) end
@@ -177,7 +182,9 @@ local function give_turn(worker, slot, most)
   if exclusive then
     if state.owner ~= worker then news, state.wanted = 1, 0 end
     if news == 1 or state.wanted <= NOW and is_alone(state) then state.ends = start + TURN end
-    if SHARED and news == 1 then state.place = state.ends - EARLY end
+    if SHARED and news == 1 then
+      state.served, state.place = 1, math.min(state.place, state.ends - EARLY)
+    end
     state.owner, state.over = worker, 0
     if delay_of(state) > 0 then most = math.min(most, 1 + math.floor(TURN / delay_of(state))) end
     local interval = state.limit.interval
