@@ -60,6 +60,8 @@ LONG = 3_600_000
 SNAPSHOTS = 12
 """How many steps the server can go back."""
 
+YEAR = 31_536_000.0
+
 REWIND = 30.0
 """Seconds: what was acknowledged longer ago than that no shard of several loses."""
 
@@ -286,7 +288,7 @@ class Crawl(RuleBasedStateMachine):
         }
 
     def add_worker(self) -> Browser:
-        worker = self.browser(self.client, NAME, self.config)
+        worker = self.browser(self.client, NAME, self.config, seen_ttl=YEAR)
         for number, seed in enumerate(self.seeds):
             if self.filtered:
                 self.request(worker, seed)
@@ -514,14 +516,24 @@ class Crawl(RuleBasedStateMachine):
         reachable = self.reachable(self.ever_done - given_up)
         assert reachable <= self.ever_done | given_up, "complete too early"
 
-    @rule(what=st.sampled_from(["flush scripts", "requeue", "time passes"]))
+    @rule(what=st.sampled_from(["flush scripts", "requeue", "time passes", "rotate"]))
     def disturb(self, what: str) -> None:
         if what == "flush scripts":
             self.client.script_flush()
         elif what == "requeue":
             self.requeue()
+        elif what == "rotate":
+            self.rotate()
         else:
             self.promote()
+
+    def rotate(self) -> None:
+        """As if a TTL were over, once: a dupefilter that has two generations has forgotten
+        nothing."""
+        for shard in range(self.config.shards):
+            meta: Any = self.client.hgetall(meta_key(NAME, shard))
+            if b"rotates" in meta and b"older" not in meta:
+                self.client.hset(meta_key(NAME, shard), "rotates", meta[b"sign"])
 
     def requeue(self) -> None:
         for shard in range(self.config.shards):
@@ -620,7 +632,7 @@ class Crawl(RuleBasedStateMachine):
             real = read_shard(self.client, NAME, shard)
             assert not (real.queues or real.leases or real.busy or real.delayed or real.workers)
             assert real.count("created") == real.count("finished")
-            assert real.generations <= {real.meta["generation"]}
+            assert real.generations <= {real.meta["generation"], real.meta.get("older")}
 
     def reachable(self, done: set[str]) -> set[str]:
         """The pages that seeds, and links on what is ``done``, lead to."""
