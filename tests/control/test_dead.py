@@ -282,37 +282,6 @@ HEADER: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"reason": 5}, {"detail": []}, {"at": "x"}, {"at": float("inf")}, {"worker": b"\xff"}),
-    ],
-)
-def test_foreign_letters(
-    redisq: Redisq, frontier: Frontier, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    """Whatever stands in the place of a letter: shown, exported as a whole, purged."""
-    die(frontier, "w1", 1)
-    header = msgspec.msgpack.encode({**HEADER, **change})
-    value = struct.pack(">I", len(header)) + header + b"\0entry"
-    key = "redisq:{books:0}:"
-    frontier.client.zadd(key + "dead", {"7": 7})
-    frontier.client.hset(key + "letters", "7", value)  # type: ignore[arg-type]
-    ran = redisq("dead", "list", "books")
-    assert (ran.code, ran.out.count("foreign")) == (0, 1)
-    assert redisq("dead", "show", "books", "0-7").code == 0
-    assert redisq("dead", "show", "books", "0-7", "--json").code == 0
-    line = json.loads(exported(redisq, tmp_path / "file")[0])
-    assert base64.b64decode(line["entry"]) == value
-    ran = redisq("dead", "purge", "books", "--exported", str(tmp_path / "file"))
-    assert ran.out == "books: 2 dead letters purged\n"
-    frontier.client.zadd(key + "dead", {"7": 7})
-    frontier.client.hset(key + "letters", "7", value)  # type: ignore[arg-type]
-    assert redisq("dead", "requeue", "books", "--all").code == 0
-    assert redisq("dead", "purge", "books", "--all").code == 0
-    assert list(frontier.dead()) == []
-
-
 def test_letters_without_a_request(redisq: Redisq, frontier: Frontier) -> None:
     """What could not be kept at all cannot be tried again: said so, and left for people."""
     die(frontier, "w1", 3)

@@ -151,25 +151,6 @@ def test_figures(redis_server: RedisServer) -> None:
     assert set(METRICS) - named <= {"redisq_next_start_seconds", "redisq_redis_full_in_seconds"}
 
 
-def measured(found: Values) -> set[str]:
-    """The crawls whose memory is told."""
-    return {name for name in "abc" if f"redisq_memory_bytes{{crawl={name},part=run}}" in found}
-
-
-def test_memory_that_cannot_be_looked_at(redis_server: RedisServer) -> None:
-    """Something foreign in keys that it takes alone hides no other metric, and no other crawl's."""
-    url = redis_server.url
-    with Frontier.from_url(url, "a") as first, Frontier.from_url(url, "b") as second:
-        for frontier in (first, second):
-            frontier.push(some_urls(1))
-        first.client.set(key_prefix("a", 0) + "series:120", "no list")
-        found = values(Exposition().text([first, second]).decode())
-    assert found["redisq_up"] == found["redisq_crawl_up{crawl=a}"] == 1
-    assert found["redisq_requests{crawl=a,state=queued}"] == 1
-    assert measured(found) == {"b"}
-    assert found["redisq_redis_memory_bytes"] > 0
-
-
 def test_an_exporter(redis_server: RedisServer) -> None:
     """It finds the frontiers, tells how many workers are wanted, refuses what it does not know; and
     a new one goes on with the counters, of which none goes back when dead letters do."""

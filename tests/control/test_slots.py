@@ -122,22 +122,6 @@ def test_a_pause_survives(member: Make, frontier: Frontier, client: redis.Redis)
     assert client.keys("*") == []
 
 
-def test_a_paused_slot_keeps_the_crawl_open(member: Make, frontier: Frontier) -> None:
-    """Although it was set aside, or would be by failures of what was in progress."""
-    worker = member()
-    worker.send(["/1"])
-    for _ in range(15):
-        fail(worker)
-        time.sleep(0.001)
-    assert ask(worker).stuck == 0
-    frontier.pause("host")
-    assert ask(worker).stuck is None
-    fail(worker)
-    status = frontier.status()
-    assert (status["set_aside"], status["paused"]) == (0, 1)
-    assert ask(worker).stuck is None
-
-
 def test_resume_ends_a_back_off(member: Make, frontier: Frontier) -> None:
     """A slot that was set aside goes on at once, as if it had never failed."""
     worker = member()

@@ -17,7 +17,7 @@ from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.worker import back_pressure
 from scrapy_redisq.worker.back_pressure import BackPressure
 from tests.crawls.test_crawl import nothing_left
-from tests.harness.crawl import Run
+from tests.harness.crawl import Run, finish
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, Worker
 
@@ -151,8 +151,7 @@ def test_a_crawl_that_grows_past_its_limit_ends(redis_server: RedisServer, crawl
 
     with Site(page) as site:
         workers = crawl.fleet(2, "follow", site, {"REDISQ_MAX_PENDING": 4})
-        for worker in workers:
-            assert worker.wait().reason == "finished"
+        finish(workers)
         assert dict.fromkeys(site.counts(), 1) == dict(site.counts())
         assert len(site.counts()) == pages
     nothing_left(redis_server)

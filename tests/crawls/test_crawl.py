@@ -19,7 +19,7 @@ from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
 from tests.harness.busy import Busy
 from tests.harness.command import Redisq
-from tests.harness.crawl import Crawl, Run, several, wait_until_joined
+from tests.harness.crawl import Crawl, Run, finish, several, wait_until_joined
 
 SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 NOBODY = "redis://user:s3cret@127.0.0.1:9/0"
@@ -65,8 +65,7 @@ class TestFleet:
         the stats of all."""
         with Site(linked_pages(100)) as site:
             workers = crawl.fleet(3, "many", site)
-            for worker in workers:
-                assert worker.wait().reason == "finished"
+            finish(workers)
             counts = site.counts()
         assert len(counts) == 100
         assert {page for page, n in counts.items() if n == 2} == {"/0", "/1", "/2", "/3"}
@@ -111,18 +110,6 @@ class TestRuns:
         assert counts["/new"] == 1
         assert sum(counts.values()) == 30 + 3
         assert nothing_left(redis_server, "later")["created"] == 3
-
-    def test_pushed_too_late(self, redis_server: RedisServer, crawl: Run) -> None:
-        """What is pushed when the last worker has decided to end waits, and its log says so."""
-        with Site(linked_pages(4)) as site:
-            worker = crawl("pushed", site).wait()
-            assert worker.reason == "finished"
-            assert "1 requests came in when this worker had decided to end" in worker.log
-            assert "The run is complete" not in worker.log
-            assert len(site.hits) == 4
-        with frontier_of(redis_server, "pushed") as frontier:
-            status = frontier.status()
-        assert (status["state"], status["queued"]) == ("stopped", 1)
 
     def test_ready_too_late(self, redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
         """A worker that is ready only when the others have finished has nothing to do."""
@@ -443,8 +430,7 @@ class TestConfigurations:
         url = f"embedded://{tmp_path}/server"
         with Site(linked_pages(60)) as site:
             workers = crawl.fleet(3, "follow", site, {"REDISQ_URL": url})
-            for worker in workers:
-                assert worker.wait().reason == "finished", worker.log
+            finish(workers)
             assert set(site.counts().values()) == {1}
             assert len(site.counts()) == 60
         with Frontier.from_url(url, "follow") as frontier:

@@ -16,7 +16,7 @@ from lab.servers import RedisServer
 from lab.site import Site, linked_pages
 from scrapy_redisq import Addon, feed_uri_params
 from scrapy_redisq.feeds import warn_of_shared_feeds
-from tests.harness.crawl import Crawl, together, wait_until_joined
+from tests.harness.crawl import Crawl, finish, together, wait_until_joined
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,8 @@ def test_workers_write_feeds_of_their_own(redis_server: RedisServer, tmp_path: P
             }
             workers = [Crawl("follow", tmp_path, feed=False, **given) for _ in range(2)]
             wait_until_joined(workers)
-        for worker in workers:
-            assert worker.wait().reason == "finished", worker.log
-            assert not re.search("WARNING.*feed", worker.log), worker.log
+        finish(workers)
+        assert not any(re.search("WARNING.*feed", worker.log) for worker in workers)
         pages = {f"{site.url}/{n}" for n in range(60)}
     files = list(tmp_path.glob("items-*.json"))
     assert len(files) == 2

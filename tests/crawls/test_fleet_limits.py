@@ -28,7 +28,7 @@ from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Run, lateness
+from tests.harness.crawl import LATENESS, Run, finish, lateness
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 FLEET = {"REDISQ_FLEET_LIMITS": True}
@@ -244,13 +244,6 @@ def gaps(times: list[float]) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-def fleet(crawl: Run, given: dict[str, Any], **arguments: Any) -> None:
-    """Three workers crawl to the end."""
-    for worker in crawl.fleet(3, "hosts", None, given, **arguments):
-        assert worker.wait().reason == "finished"
-        assert "Traceback" not in worker.log
-
-
 def test_scrapys_limits_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None:
     """Three workers keep DOWNLOAD_DELAY and DOWNLOAD_SLOTS together; no process holds a request
     back a second time, or one of a slot that is to have no delay."""
@@ -264,9 +257,7 @@ def test_scrapys_limits_of_the_fleet(crawl: Run, redis_server: RedisServer) -> N
     with Site(lambda path: Answer("x", delay=0.1), hosts=3) as site:
         workers = crawl.fleet(3, "hosts", None, given, sites=site.urls(3), pages=16)
         busy = Busy(redis_server)
-        for worker in workers:
-            assert worker.wait().reason == "finished"
-            assert "Traceback" not in worker.log
+        finish(workers)
         lost = busy.took(workers)
     at = site.starts(16)
     assert min(gaps(at["127.0.0.1"])) >= 0.25 - JITTER
@@ -309,9 +300,7 @@ def test_autothrottle_of_the_fleet(crawl: Run) -> None:
     }
     with Site(lambda path: Answer("x", delay=0.2)) as site:
         workers = crawl.fleet(3, "hosts", None, given, sites=site.urls(1), pages=50)
-        for worker in workers:
-            assert worker.wait().reason == "finished"
-            assert "Traceback" not in worker.log
+        finish(workers)
     (times,) = site.starts(50).values()
     settled = times[15:]
     took, work = settled[-1] - settled[0], 0.2 * (len(settled) - 1)

@@ -25,7 +25,7 @@ from scrapy_redisq.serialization.identity import (
     of_nowhere,
     of_start,
 )
-from tests.harness.crawl import Run, constants
+from tests.harness.crawl import Run, constants, finish
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, as_stored
 
@@ -273,8 +273,7 @@ def test_alike_of_start(crawl: Run) -> None:
     URL itself as well, for which a link may ask."""
     with Site(answers) as site:
         workers = crawl.fleet(3, "alike", site, shuffled=1, plain=1)
-        for worker in workers:
-            assert worker.wait().reason == "finished"
+        finish(workers)
         items = [item for worker in workers for item in worker.items()]
         assert served(items) == EACH + Counter([("", "")])
         assert all(item["is_start"] is True for item in items)
@@ -294,14 +293,6 @@ def test_alike_of_a_page(crawl: Run) -> None:
         # Those that the killed worker had given out are fetched again.
         assert served(worker.items()) | EACH == EACH
         assert site.counts()["/page"] == 2
-
-
-def test_retries_of_a_callback_ask_again(crawl: Run) -> None:
-    """What a page asks for before it wants to be fetched again is fetched each time."""
-    with Site(answers) as site:
-        worker = crawl("login_again", site, {"REDISQ_RETRY_DELAYS": 0}, after=0)
-        assert worker.wait().reason == "finished"
-        assert site.counts() == {"/page": 3, "/login": 2}
 
 
 def test_large_start_requests_starve_nobody(crawl: Run) -> None:

@@ -26,7 +26,7 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
 from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Run
+from tests.harness.crawl import LATENESS, Run, finish
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -491,8 +491,7 @@ def test_limits_of_what_no_lease_stands_for(crawl: Run, tmp_path: Path) -> None:
         given = {"REDISQ_SLOT_LIMITS": '{"*": {"delay": 0.3}}', "FILES_STORE": files}
         # The last URL is that of the other host.
         sites = f"{site.url} http://127.0.0.2:{site.port}/files"
-        for worker in crawl.fleet(2, "sideways", None, given, sites=sites, pages=4):
-            assert worker.wait().reason == "finished"
+        finish(crawl.fleet(2, "sideways", None, given, sites=sites, pages=4))
     for host, number in (("127.0.0.1", 4), ("127.0.0.2", 3 + 7)):
         times = site.starts()[host]
         assert len(times) >= number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from lab.servers import RedisServer
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
-from tests.harness.crawl import Run
+from tests.harness.crawl import Run, finish
 
 PAGES = {f"/{kind}/{n}" for kind in ("page", "part", "leaf") for n in range(10)}
 
@@ -24,8 +23,7 @@ class TestCrawls:
         own = spider == "odd_start"
         with Site(lambda path: Answer("x", delay=0.05)) as site:
             workers = crawl.fleet(2, spider, site, {"REDISQ_RETRY_DELAYS": "0"})
-            for worker in workers:
-                assert worker.wait().reason == "finished", worker.log
+            finish(workers)
             stats = [worker.stats for worker in workers]
             kept = [each.get("scheduler/enqueued/memory", 0) for each in stats]
             assert set(kept) <= ({20} if own else {0, 20})
@@ -83,16 +81,6 @@ class TestCrawls:
         with Frontier.from_url(redis_server.url, "odd") as frontier:
             assert frontier.status()["dead"] == 0
 
-    def test_priority(self, crawl: Run) -> None:
-        """Among what can be stored and what cannot."""
-        with Site(lambda path: Answer("x", delay=0.02)) as site:
-            settings = {"CONCURRENT_REQUESTS": 1, "REDISQ_MAX_LEASES": 20}
-            assert crawl("odd_priority", site, settings).wait().reason == "finished"
-            order = [int(hit.path[6:]) for hit in site.hits if hit.path.startswith("/page/")]
-        late = sum(a < b for a, b in itertools.pairwise(order))
-        assert late <= 3, order
-        assert sorted(order) == list(range(20))
-
     def test_tools(self, crawl: Run, tmp_path: Path) -> None:
         """Scrapy's engine status counts what waits; JOBDIR, and an object that requests of a page
         share, are warned of, each once."""
@@ -105,11 +93,3 @@ class TestCrawls:
         assert all(isinstance(number, int) for status in statuses for number in status)
         assert max(status[0] for status in statuses) > 5
         assert max(status[1] for status in statuses) > 0
-
-    def test_idle_handlers_come_again(self, crawl: Run) -> None:
-        """At once, also when they have asked for what is known; that alone keeps no crawl open."""
-        with Site(lambda path: "x") as site:
-            worker = crawl("idle", site).wait(30)
-            assert worker.reason == "finished"
-            assert len(site.counts()) == 6
-        assert worker.stats["elapsed_time_seconds"] < 20

@@ -88,7 +88,7 @@ def report(records: list[Record], size_name: str) -> str:
         f"Unless a fault asks for other sizes, a run has a site of {size.pages:,} pages, each "
         f"linked from at least three others, {size.workers} `scrapy crawl` processes, and a lease "
         f"TTL of {size.ttl:g} s. Each page has one item, for a sink with one row per URL. F01b "
-        f"writes {1 + FACTS} items a page to PostgreSQL, F39 to F43 to SQLite, PostgreSQL and "
+        f"writes {1 + FACTS} items a page to PostgreSQL, F39 to F42 to SQLite, PostgreSQL and "
         f"MariaDB; there the columns count rows.",
         "",
         f"- *Refetched* is (fetches − pages) / pages, by the site's own log. *Allowed* are the "

@@ -46,8 +46,7 @@ class Rig:
     """A crawl of ``pages`` pages, each linked from three others, by ``scrapy crawl`` processes.
 
     ``random`` is seeded: what is chosen at random is chosen again with the same seed. ``gone``
-    are the workers that need not finish: they were killed or told to close; ``refused`` those that
-    could not start.
+    are the workers that need not finish: they were killed or told to close.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -60,7 +59,6 @@ class Rig:
         self.settings: dict[str, Any] = {}
         self.workers: list[Crawl] = []
         self.gone: list[Crawl] = []
-        self.refused: list[Crawl] = []
         self.measured: dict[str, float | str] = {}
         self.released = threading.Event()
         self.database: Database | None = None
@@ -269,7 +267,7 @@ class Rig:
             self.worker()
 
     def survivors(self) -> list[Crawl]:
-        return [worker for worker in self.workers if worker not in self.gone + self.refused]
+        return [worker for worker in self.workers if worker not in self.gone]
 
     def finish(self, seconds: float | None = None) -> None:
         """Let the last page go when all survivors have joined, and wait until they have ended.

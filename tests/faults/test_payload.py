@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import scrapy
 
 from lab.site import Answer, linked_pages
 from scrapy_redisq.control import DeadLetter
 from scrapy_redisq.serialization.entry_format import FORMAT
-from scrapy_redisq.serialization.serializer import Serializer
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig
 
@@ -120,25 +117,6 @@ def test_f34_corrupt_entries(rig: Rig) -> None:
     assert touched.exists()
 
 
-@pytest.mark.full
-def test_f35_names_that_point_elsewhere(rig: Rig) -> None:
-    """Request classes and callbacks that are not the spider's: dead letters, nothing imported."""
-    rig.set_up(pages=200)
-    touched, environment = traps(rig, "trap", "follow")
-    url = f"{rig.site.url}/1"
-    classes = ["trap.Request", "trap:Request", "follow.Follow", "os.system", "builtins.eval"]
-    callbacks = ["trap.parse", "__init__", "__class__", "crawler", "_set_crawler", "settings"]
-    callbacks += ["os.system", "log", "parse.__globals__", "custom_settings", "logger", "close"]
-    entries = [packed({URL: url, KIND: (name, {})}) for name in classes]
-    entries += [packed({URL: url, CALLBACK: name}) for name in callbacks]
-    mix_in(rig, "fed", entries)
-    rig.fleet(spider="fed", environment=environment)
-    letters = all_undecodable(rig, entries)
-    for name in classes + callbacks:
-        assert any(name in letter.detail for letter in letters), name
-    assert not touched.exists()
-
-
 def test_f74_meta_that_names_code(rig: Rig) -> None:
     """A page that redirects, with a ``referrer_policy`` that Scrapy would import for that: refused
     when it is pushed; a dead letter where it is written by hand. Nothing is imported, and the
@@ -168,43 +146,6 @@ def test_f74_meta_that_names_code(rig: Rig) -> None:
 
 
 @pytest.mark.full
-def test_f36_large_requests(rig: Rig) -> None:
-    """A request at the limit is stored, one a byte larger and one of 100 MB are refused."""
-
-    class Large(scrapy.Spider):
-        name = "large"
-
-        def parse_size(self, response: Any) -> None: ...
-
-    spider = Large()
-    rig.set_up(pages=50)
-    request = scrapy.Request(
-        f"{rig.site.url}/1?size={MAX_ENTRY}",
-        method="POST",
-        body=b"x" * MAX_ENTRY,
-        callback=spider.parse_size,
-        headers={"Referer": f"{rig.site.url}/0"},
-        meta={"depth": 1},
-    )
-    # All sizes have as many digits as this one, and as many bytes to tell their length.
-    around = len(Serializer(spider, max_bytes=2 * MAX_ENTRY).dumps(request)) - MAX_ENTRY
-    most = MAX_ENTRY - around
-    assert len(str(most)) == len(str(MAX_ENTRY))
-    worker = rig.worker("large", sizes=f"{most} {most + 1} {100_000_000}")
-    rig.finish()
-    assert worker.stats["redisq/refused/too_large"] == 2
-    assert worker.stats["fault/most_memory"] < 500_000_000
-    sizes = {page for _, page, _ in rig.rows() if page.startswith("size")}
-    assert sizes == {f"size={most}"}
-    # Its page is dead, because not all that it asked for could be kept; its item is stored.
-    assert_survived(rig, refetch=0, dead=1, more_created=1, name="large")
-    with rig.frontier("large") as frontier:
-        (letter,) = frontier.dead()
-    assert letter.reason == "too_large"
-    assert "REDISQ_MAX_ENTRY_BYTES" in letter.detail
-
-
-@pytest.mark.full
 def test_f36_links_of_one_page(rig: Rig) -> None:
     """20,000 links on one page."""
     number = int(rig.size.pick(2_000, 20_000))
@@ -218,26 +159,3 @@ def test_f36_links_of_one_page(rig: Rig) -> None:
     rig.fleet()
     rig.finish()
     assert_survived(rig, refetch=0)
-
-
-@pytest.mark.full
-def test_f37_what_cannot_be_stored(rig: Rig) -> None:
-    """Up to 100 requests with lambdas and locks: run in their process, counted, none lost
-    silently."""
-    rig.set_up()
-    fleet = rig.fleet(spider="local")
-    rig.finish()
-    assert_survived(rig, refetch=0, name="local")
-    numbers = range(0, min(1_000, rig.pages), 20)
-    local = {page for _, page, _ in rig.rows() if "=" in page}
-    assert local == {f"{kind}={n}" for kind in ("lambda", "lock") for n in numbers}
-    assert sum(worker.stats.get("scheduler/unserializable", 0) for worker in fleet) == 2 * len(
-        numbers
-    )
-    for worker in fleet:
-        told = re.findall(
-            r"for (\S+) cannot be shared and stays in this process: (\w+)", worker.log
-        )
-        assert len(told) == len(set(told))
-        assert set(told) <= {("<lambda>", "callback"), ("parse_local", "meta")}
-        assert told

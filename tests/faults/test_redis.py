@@ -235,39 +235,6 @@ def test_f20_full_memory(rig: Rig, kind: str) -> None:
     assert seldom(rig, "maxmemory", 30)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-ttl"])
-def test_f21_policy(rig: Rig, policy: str) -> None:
-    """A policy that throws requests away is refused, one that could throw others' is warned of."""
-    rig.set_up(pages=50, options=("--maxmemory-policy", policy))
-    worker = rig.worker().wait()
-    line, *others = [line for line in worker.log.splitlines() if policy in line]
-    assert "maxmemory-policy" in line
-    assert "noeviction" in line
-    if policy.startswith("volatile"):
-        assert "] WARNING: " in line
-        assert not others
-        assert_survived(rig, refetch=0)
-    else:
-        assert "ERROR: The crawl cannot start: " in line
-        assert "REDISQ_URL" in line
-        assert worker.reason != "finished"
-        assert rig.site.hits == []
-
-
-@pytest.mark.full
-def test_f21_info_denied(rig: Rig) -> None:
-    """A user who may not ask INFO and CONFIG is warned, and crawls."""
-    rig.set_up(pages=50)
-    with rig.server.client() as client:
-        rules = f"on >{PASSWORD} ~* &* +@all -info -config".split()
-        client.execute_command("ACL", "SETUSER", "limited", *rules)
-    url = rig.server.url.replace("//:", "//limited:")
-    worker = rig.worker(url=url).wait()
-    assert len(rig.warnings(worker, "INFO or CONFIG is denied")) == 1
-    assert_survived(rig, refetch=0)
-
-
 def kill_clients(rig: Rig) -> Callable[[], object]:
     def kill() -> None:
         with rig.server.client() as client:

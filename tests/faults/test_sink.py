@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timezone
 
 import psutil
 import pytest
@@ -170,52 +168,3 @@ def test_f42_refused_row(rig: Rig, database: Database) -> None:
     assert re.search(r"(?i)check constraint|constraint .*not_250.* failed", letter.detail)
     assert "not_250" in letter.detail
     rig.measured["stored"] = len(facts(database))
-
-
-@pytest.mark.full
-def test_f43_late_writer(rig: Rig, database: Database) -> None:
-    """A worker that stood still writes what others have fetched anew: the newer row stays."""
-    delay = rig.size.pick(0.1, 0.05)
-    rig.set_up(pages=int(rig.size.pick(150, 3_000)), delay=delay, ttl=1.5, database=database)
-    late, *_ = rig.fleet(2)
-    rig.wait_for_pages(0.3)
-
-    def others_go_on() -> bool:
-        wait_until(lambda: rig.status()["reclaimed"] > 0, 30, "its pages go to others")
-        with contextlib.suppress(AssertionError):
-            rig.wait_for_pages(0.6, rig.size.pick(12, 120))
-            return True
-        return False
-
-    late.stop()
-    stops = 1
-    while not others_go_on() and stops < 9:
-        # It was stopped within a transaction, whose locks the others wait for.
-        late.go_on()
-        rig.stay(0.3)
-        late.stop()
-        stops += 1
-    late.go_on()
-    rig.finish()
-    assert_survived(rig, refetch=stops * MOST_LEASES)
-    assert_all_facts(rig, database)
-    # No row is older than the last fetch of its page, by more than the answer took.
-    offset = time.time() - time.monotonic()
-    last = {hit.path: hit.at + offset for hit in rig.site.hits}
-    again = {path for path, number in rig.site.counts().items() if number > 1}
-    assert again
-    rows = database.query("SELECT page, fetched_at FROM pages")
-    rig.measured["fetched twice"] = len(again)
-    for page, fetched_at in rows:
-        if f"/{page}" in again:
-            assert _seconds(fetched_at) >= last[f"/{page}"], page
-
-
-def _seconds(fetched_at: object) -> float:
-    """Seconds since 1970 of what a driver gives for a UTC time."""
-    if isinstance(fetched_at, str):
-        fetched_at = datetime.fromisoformat(fetched_at)
-    assert isinstance(fetched_at, datetime)
-    if fetched_at.tzinfo is None:
-        fetched_at = fetched_at.replace(tzinfo=timezone.utc)
-    return fetched_at.timestamp()

@@ -188,6 +188,13 @@ class Run:
                 crawl.kill()
 
 
+def finish(workers: Iterable[Crawl]) -> None:
+    """Wait until all have ended, and done all that there was, without a traceback."""
+    for worker in workers:
+        assert worker.wait().reason == "finished", worker.log
+        assert "Traceback" not in worker.log, worker.log
+
+
 @contextmanager
 def together(folder: Path) -> Iterator[dict[str, str]]:
     """The settings of workers that begin at the end of the block."""

@@ -40,8 +40,6 @@ class Puppet:
     def __init__(self, wants: int = 0) -> None:
         self.demanded = Demand(True, wants, wants, {}, most=wants) if wants else NOTHING
         self.leases: list[tuple[ShardSession, Lease]] = []
-        self.meals: list[tuple[int, int]] = []
-        """Shards, and how many leases each exchange has brought."""
         self.is_complete = False
         self.error: Exception | None = None
         self.heard: list[object] = []
@@ -69,8 +67,6 @@ class Puppet:
     ) -> None:
         self.leases += [(session, lease) for lease in reply.leases]
         self.duplicates += len(reply.duplicates)
-        if reply.leases:
-            self.meals.append((session.shard, len(reply.leases)))
 
     def announced(self, slot: str, parked: float) -> None:
         if self.raises is not None:

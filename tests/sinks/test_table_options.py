@@ -11,7 +11,7 @@ import pytest
 import scrapy
 import sqlalchemy
 
-from scrapy_redisq.errors import RedisqError, RowRefused, SettingError, SinkMismatch
+from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database.tables import Tables
 from tests.sinks.tables import BOOKS, KEY, SQLITE, Book, execute, rows, store
 
@@ -194,18 +194,6 @@ def test_hostile_names_are_kept_exactly(engine: sqlalchemy.Engine) -> None:
         assert rows(engine, record.target.table) == [items[1]]
     assert set(sqlalchemy.inspect(engine).get_table_names()) == {*plain[::6], "x"}
     assert sqlalchemy.inspect(engine).get_columns("x")[0]["name"] == "kept"
-
-
-@pytest.mark.parametrize("name", ["sqlite_x", "x" * 70, "ctid", "nul\0", "a`b%"])
-def test_names_that_the_database_does_not_have(engine: sqlalchemy.Engine, name: str) -> None:
-    """They are kept exactly, too, or are an error at start."""
-    options = {"table": name, "key": [name], "columns": {name: "str"}}
-    try:
-        record = store(engine, Tables({"dict": options}, None, engine.dialect), {name: "a"})
-    except (RedisqError, sqlalchemy.exc.SQLAlchemyError, ValueError):
-        return
-    assert rows(engine, record.target.table) == [{name: "a"}]
-    assert name in sqlalchemy.inspect(engine).get_table_names()
 
 
 def test_names_that_differ_in_case_alone(engine: sqlalchemy.Engine) -> None:

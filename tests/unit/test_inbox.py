@@ -11,11 +11,10 @@ from scrapy_redisq.frontier.pace import (
     FLUSH_SHARED,
     IDLE_FIRST,
     RUNNING_LOW,
-    UNHEARD,
     Pace,
 )
 from scrapy_redisq.frontier.seen import SeenCache
-from scrapy_redisq.worker.inbox import WINDOW, Inbox
+from scrapy_redisq.worker.inbox import Inbox
 
 
 def lease(number: int, slot: str = "a", priority: int = 0) -> Lease:
@@ -69,24 +68,6 @@ class TestInbox:
         inbox = filled(lease(1), lease(2), lease(3, "b"))
         assert inbox.room() == {"a": 0, "b": 1}
         assert inbox.slot_limit == 2
-
-    def test_room_from_the_first_second_on(self) -> None:
-        """A slot of which much is started gets more before its pace has been measured."""
-        inbox: Inbox[None] = Inbox(2, 30, by_slot=True)
-        for number in range(20):
-            inbox.add(lease(number), None)
-            inbox.pop(free)
-        assert inbox.room() == {"a": 10}, "for half a second"
-
-    def test_room_by_pace(self) -> None:
-        """So does one of which much was started a second ago, and of which nothing waits."""
-        inbox: Inbox[None] = Inbox(2, 30, by_slot=True)
-        for number in range(40):
-            inbox.add(lease(number), None)
-            inbox.pop(free)
-        inbox._window -= WINDOW
-        assert inbox.limit("a") > inbox.slot_limit
-        assert inbox.room() == {"a": inbox.limit("a")}
 
     def test_low(self) -> None:
         """It is low when half of what is worth holding is gone."""
@@ -159,20 +140,6 @@ class TestPace:
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
         exchanged(pace, claimed=3)
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
-
-    def test_unheard(self) -> None:
-        """A worker that cannot be woken asks at least five times a second."""
-        pace = Pace(heartbeat=15)
-        for _ in range(9):
-            exchanged(pace)
-        assert pace.pause(low=True, waiting=False, many=False, busy=False) <= UNHEARD
-
-    def test_an_end_is_confirmed_at_once(self) -> None:
-        """When all is done nothing else is waited for than that this is certain."""
-        pace = Pace(heartbeat=15)
-        exchanged(pace, low=False)
-        pace.confirms = True
-        assert pace.pause(low=False, waiting=False, many=False, busy=False) <= RUNNING_LOW
 
     def test_what_waits_is_sent_soon(self) -> None:
         """A busy worker gathers for a while, one that runs low not; a full batch goes at once."""

@@ -588,33 +588,6 @@ def test_shared_parts_do_not_explode(spider: BookSpider) -> None:
         Serializer(spider, max_bytes=20_000).dumps(with_meta(value))
 
 
-@pytest.mark.parametrize(
-    ("attribute", "value"),
-    [
-        ("method", b"POST"),
-        ("priority", 1.5),
-        ("priority", 2**53 + 1),
-        ("flags", ("a",)),
-        ("cookies", ["a=1"]),
-        ("cookies", (("a", "1"),)),
-    ],
-)
-def test_attributes_of_the_wrong_type(serializer: Serializer, attribute: str, value: Any) -> None:
-    """An attribute that was set to something that Request never has is refused by its name."""
-    request = Request(URL)
-    setattr(request, attribute, value)
-    with pytest.raises(Unserializable, match=attribute):
-        serializer.dumps(request)
-
-
-@pytest.mark.parametrize("priority", [Colour.RED, True])
-def test_priority_of_another_class(serializer: Serializer, priority: int) -> None:
-    """A priority that is an IntEnum's member or a bool is stored as its number."""
-    loaded = serializer.loads(serializer.dumps(Request(URL, priority=priority)))
-    assert loaded.priority == 1
-    assert type(loaded.priority) is int
-
-
 def test_large_entries_are_refused(spider: BookSpider) -> None:
     """The limit is exact, names its setting, and no copy of an oversized body is made."""
     size = 100_000

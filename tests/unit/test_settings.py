@@ -71,18 +71,6 @@ def test_defaults_pass_their_own_checks() -> None:
     assert all(getattr(settings, one.attribute) == one.default for one in SETTINGS)
 
 
-def test_one_declaration_gives_all() -> None:
-    """Its name, its text with the bounds of its check, and an attribute that stays as read."""
-    declared = RedisqSettings.lease_ttl
-    assert (declared.name, declared.default) == ("REDISQ_LEASE_TTL", 60)
-    assert declared.check.takes == "seconds from 1 to 86,400"
-    assert RedisqSettings.dupefilter_error_rate.check.takes == "a number from 1e-9 to 0.1"
-    settings = RedisqSettings.read({"REDISQ_LEASE_TTL": 7})
-    assert settings.lease_ttl == 7
-    with pytest.raises(AttributeError):
-        settings.lease_ttl = 8.0
-
-
 def test_text_from_the_command_line() -> None:
     """``-s NAME=value`` gives texts; they are read as numbers, truth values and lists."""
     settings = RedisqSettings.read(

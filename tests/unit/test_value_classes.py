@@ -309,14 +309,6 @@ class TestWhatRedisSays:
         with pytest.raises(Unserializable, match="__deepcopy__"):
             serializer.dumps(Request(URL, meta={"a": held_by_spider}))
 
-    def test_keys_that_equal_text(self, spider: BookSpider) -> None:
-        """They come back as they are, also when the text has been met as a key."""
-        key = enum.Enum("Key", {"page": "page"}, type=str)("page")
-        serializer = Serializer(spider, max_bytes=999, value_classes=ValueClasses([type(key)]))
-        for meta in ({"page": 1}, {key: 1}):
-            (loaded,) = serializer.loads(serializer.dumps(Request(URL, meta=meta))).meta
-            assert type(loaded) is type(next(iter(meta)))
-
     def test_tools_that_know_no_class(self, serializer: Serializer) -> None:
         """They show what is stored, and hand it on unchanged."""
         meta = {"retry_times": 2, "book": [Book(title="A")]}

@@ -6,7 +6,6 @@ import itertools
 import random
 
 import scrapy
-from scrapy.downloadermiddlewares.retry import get_retry_request
 
 
 class Level(enum.IntEnum):
@@ -100,23 +99,6 @@ class Slow(scrapy.Spider):
 
     def parse_leaf(self, response, drawn):
         pass
-
-
-class LoginAgain(Slow):
-    """A page that asks for another, and to be fetched again itself, twice."""
-
-    name = "login_again"
-
-    async def parse(self, response):
-        if response.meta.get("retry_times", 0) < 2:
-            yield scrapy.Request(
-                f"{self.site}/login",
-                callback=self.parse_leaf,
-                dont_filter=True,
-                cb_kwargs={"drawn": 0},
-            )
-            await asyncio.sleep(self.after)
-            yield get_retry_request(response.request, spider=self, reason="login")
 
 
 class HeavyStart(scrapy.Spider):

@@ -3,10 +3,8 @@
 import asyncio
 import os
 import random
-import threading
 import time
 from datetime import datetime, timezone
-from resource import RUSAGE_SELF, getrusage
 
 import scrapy
 from scrapy import signals
@@ -17,8 +15,7 @@ from crawls.spiders.follow import Follow
 
 
 class LoopWatch:
-    """The longest time that the event loop stood still, in seconds, and the most memory that the
-    process had, in bytes, as stats ``fault/…``."""
+    """The longest time that the event loop stood still, in seconds, as a stat ``fault/…``."""
 
     @classmethod
     def from_crawler(cls, crawler):
@@ -40,7 +37,6 @@ class LoopWatch:
     def stop(self):
         self.task.cancel()
         self.stats.set_value("fault/longest_block", self.longest)
-        self.stats.set_value("fault/most_memory", getrusage(RUSAGE_SELF).ru_maxrss * 1024)
 
 
 class Fault(Follow):
@@ -74,57 +70,11 @@ class Fault(Follow):
             reached("yield")
 
 
-class Local(Fault):
-    """Pages that ask for what cannot be stored: lambdas and locks, 100 in all."""
-
-    name = "local"
-
-    def parse(self, response):
-        yield from super().parse(response)
-        page = response.url.rpartition("/")[2]
-        if page.isdigit() and int(page) % 20 == 0 and int(page) < 1000:
-            yield scrapy.Request(
-                f"{self.site}/1?lambda={page}", callback=lambda response: self.parse_local(response)
-            )
-            yield scrapy.Request(
-                f"{self.site}/1?lock={page}",
-                callback=self.parse_local,
-                meta={"lock": threading.Lock()},
-            )
-
-    def parse_local(self, response):
-        yield {"url": response.url, "page": response.url.partition("?")[2]}
-
-
 class Fed(Fault):
     """Has no start requests of its own, and a callback that only its own entries may name."""
 
     name = "fed"
     first = ""
-
-
-class Large(Fault):
-    """Page 0 asks for requests with bodies of ``sizes`` bytes."""
-
-    name = "large"
-
-    def __init__(self, site="", sizes="", **kwargs):
-        super().__init__(site, **kwargs)
-        self.sizes = [int(size) for size in sizes.split()]
-
-    def parse(self, response):
-        yield from super().parse(response)
-        if response.url.endswith("/0"):
-            for size in self.sizes:
-                yield scrapy.Request(
-                    f"{self.site}/1?size={size}",
-                    method="POST",
-                    body=b"x" * size,
-                    callback=self.parse_size,
-                )
-
-    def parse_size(self, response):
-        yield {"url": response.url, "page": response.url.partition("?")[2]}
 
 
 class Stored(Fault):

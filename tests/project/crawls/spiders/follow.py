@@ -9,8 +9,6 @@ from pathlib import Path
 import scrapy
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 
-from scrapy_redisq import Frontier
-
 
 class Follow(scrapy.Spider):
     """Follows every link of the site; an item for each page."""
@@ -84,28 +82,6 @@ class Later(Follow):
     def parse(self, response):
         yield from super().parse(response)
         self.parsed.set()
-
-
-class Pushed(Follow):
-    """Something pushes a request when the worker has decided to end."""
-
-    name = "pushed"
-    custom_settings = {"ITEM_PIPELINES": {"crawls.spiders.follow.PushAtTheEnd": 1}}
-
-
-class PushAtTheEnd:
-    @classmethod
-    def from_crawler(cls, crawler):
-        pipeline = cls()
-        pipeline.crawler = crawler
-        return pipeline
-
-    def process_item(self, item, spider=None):
-        return item
-
-    def close_spider(self, spider=None):
-        with Frontier.from_url(self.crawler.settings["REDISQ_URL"], "pushed") as frontier:
-            frontier.push([f"{self.crawler.spider.site}/pushed"])
 
 
 class Many(Follow):

@@ -4,7 +4,6 @@ import os
 import threading
 
 import scrapy
-from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.engine import get_engine_status
 
 
@@ -95,49 +94,6 @@ class OddAgain(Odd):
         if not response.meta.get("yielded"):
             response.request.meta["yielded"] = True
             yield response.request
-
-
-class OddPriority(Odd):
-    """Pages of different priority, every second one of which cannot be stored."""
-
-    name = "odd_priority"
-    lists = 1
-
-    def parse(self, response):
-        for number in range(20):
-            request = self.odd(f"/page/{number}", self.parse_leaf, priority=number)
-            yield request if number % 2 else request.replace(meta={})
-
-
-class Idle(scrapy.Spider):
-    """Asks in each of ten rounds of `spider_idle` for one page more, and then for the same."""
-
-    name = "idle"
-
-    def __init__(self, site="", **kwargs):
-        super().__init__(**kwargs)
-        self.site = site
-        self.rounds = 0
-
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(spider.on_idle, scrapy.signals.spider_idle)
-        return spider
-
-    async def start(self):
-        yield scrapy.Request(f"{self.site}/0", dont_filter=True)
-
-    def on_idle(self):
-        self.rounds += 1
-        if self.rounds <= 10:
-            # The page of the round before is a duplicate.
-            self.crawler.engine.crawl(scrapy.Request(f"{self.site}/{self.rounds // 2}"))
-            raise DontCloseSpider
-        self.crawler.engine.crawl(scrapy.Request(f"{self.site}/1"))  # which is known
-
-    def parse(self, response):
-        yield {"url": response.url}
 
 
 class Tools(Odd):
