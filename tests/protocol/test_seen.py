@@ -385,6 +385,7 @@ def test_from_one_to_two_ttls(client: redis.Redis, backend: str) -> None:
     assert execute(client, admin.seen_status(NAME, 0, worker.seen)).count >= 1
 
 
+@pytest.mark.servers("ends")
 def test_a_link_that_is_met_all_the_time(client: redis.Redis) -> None:
     """That it is a duplicate makes it no younger. A request that comes again is known for the whole
     run, and a link to it is not."""
