@@ -181,7 +181,8 @@ class Site:
         page.hidden_fails = often("hidden_fails", 0.3, later) and page.hidden > 0
         if often("tries_again", 0.1, later) and not page.answers:
             page.tries = later.randrange(1, RETRY_TIMES + 1)
-        page.session = often("sessions", 0.5, later) and page.hidden > 0
+        # What a session is redirected to is its own, and not the page that others have a link to.
+        page.session = often("sessions", 0.5, later) and page.hidden > 0 and page.redirect is None
         page.heavy = has("heavy") and number == 0
         if page.heavy:
             page.leaves = 6

@@ -416,6 +416,8 @@ class Outbox:
         """Keep a request where the page is that it shares a session with. Another session may ask
         for the same URL, and have another answer."""
         if one.filtered:
+            if one.holder is not None and one.own == self._fingerprint(one.holder.request):
+                return self.duplicate(one.given)  # the first page of the session
             one.own = one.identity = sha1(f"{session!r} ".encode() + one.own).digest()
         return self._keep(one, None, one.identity)
 

@@ -189,7 +189,7 @@ class Accounts(Site):
             user = hit.body.decode().partition("=")[2]
             self.logins[user] = f"{user}-{len(self.hits)}"
             cookie = f"session={self.logins[user]}; Path=/"
-            return Answer("<a href='/'>in</a>", headers={"Set-Cookie": cookie}, delay=0.2)
+            return Answer("", 302, {"Set-Cookie": cookie, "Location": "/"}, delay=0.2)
         key = hit.headers.get("cookie", "").partition("=")[2]
         if key not in self.logins.values():
             self.strangers.append(hit)
