@@ -2,9 +2,9 @@
 
 ::
 
-    books.jsonl                     JSON Lines or CSV, each item once; replaced as a whole
-    books.jsonl.parts/TIME-….jsonl  the items of a batch: their keys, and what they hold
-    books.jsonl.parts/_together     of which parts books.jsonl was made
+    books.jsonl                         JSON Lines or CSV, each item once; replaced as a whole
+    books.jsonl.parts/TIME-RUN-….jsonl  the items of a batch: their keys, and what they hold
+    books.jsonl.parts/_together         of which parts books.jsonl was made
 
 A part is never changed, and a part of which a process has written half is hidden. So to put parts
 together can be interrupted and repeated, by anybody.
@@ -39,8 +39,8 @@ _values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Together(NamedTuple):
-    """What was put together: ``items`` of the ``lines`` of ``parts``. ``missing``: fields of
-    FEED_EXPORT_FIELDS that no item has."""
+    """What was put together: ``items`` of ``parts``; ``lines`` of these are of the run in question.
+    ``missing``: fields of FEED_EXPORT_FIELDS that no item has."""
 
     items: int
     lines: int
@@ -88,7 +88,7 @@ class Dataset:
         names = self._names()
         return not names or self._home.get(self._mark) == _digest(names)
 
-    def put_together(self) -> Together:
+    def put_together(self, run: str = "") -> Together:
         """Make the data set of the parts that there are now: of the items of one key the one that
         was written last, in the order in which they were written. Where there is no part it leaves
         everything as it is.
@@ -102,7 +102,7 @@ class Dataset:
                 return Together(0, 0, 0, ())
             try:
                 with contextlib.closing(sqlite3.connect("")) as index:
-                    together, fields = self._look_through(names, index)
+                    together, fields = self._look_through(names, index, run)
                     for folder, base in self._targets:
                         folder.put_lines(base, self._made(base, names, index, fields, before))
             except SinkError:
@@ -118,7 +118,7 @@ class Dataset:
         return self._home.names(self._parts, ENDING)
 
     def _look_through(
-        self, names: Sequence[str], index: sqlite3.Connection
+        self, names: Sequence[str], index: sqlite3.Connection, run: str
     ) -> tuple[Together, Mapping[str, str]]:
         """Have the index say which item of each key is the last one; -> also which fields to write,
         and as what; {}: all, as they are."""
@@ -131,18 +131,18 @@ class Dataset:
 
         def keys() -> Iterator[tuple[bytes, int]]:
             nonlocal lines
-            for key, item in self._items(names):
+            for place, (part, key, item) in enumerate(self._items(names)):
                 if asks:
                     found.update((name, name) for name in _values(item))
-                yield key, lines
-                lines += 1
+                lines += run in part
+                yield key, place
 
         index.executemany("INSERT OR REPLACE INTO last VALUES (?, ?)", keys())
         (items,) = index.execute("SELECT count(*) FROM last").fetchone()
         missing = [name for name in self._fields if name not in found]
         return Together(items, lines, len(names), missing), self._fields or found
 
-    def _items(self, names: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
+    def _items(self, names: Sequence[str]) -> Iterator[tuple[str, bytes, bytes]]:
         for name, data in self._home.read(self._parts, names):
             for number, line in enumerate(data.split(b"\n")[:-1], start=1):
                 if not (parts := _LINE.fullmatch(line)):
@@ -150,7 +150,7 @@ class Dataset:
                         f"line {number} of {self.address}.parts/{name} is none that "
                         "DatasetPipeline writes: put that file elsewhere"
                     )
-                yield bytes.fromhex(parts[1].decode()), b"{%s}" % (parts[2] or b"")
+                yield name, bytes.fromhex(parts[1].decode()), b"{%s}" % (parts[2] or b"")
 
     def _made(
         self,
@@ -165,7 +165,7 @@ class Dataset:
         wanted = next(places, None)
         if is_csv := _is_csv(base):
             yield from [_csv_line(fields.values())] if fields else []
-        for place, (_, item) in enumerate(self._items(names)):
+        for place, (_, _, item) in enumerate(self._items(names)):
             if place != wanted:
                 continue
             wanted = next(places, None)
@@ -182,9 +182,10 @@ class Dataset:
             raise _Overtaken
 
 
-def new_name(writer: str, number: int) -> str:
-    """The name of a part that is written now: names are in the order of time."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%f}-{writer}-{number:06}{ENDING}"
+def new_name(run: str, writer: str, number: int) -> str:
+    """The name of a part of a run that is written now: names are in the order of time."""
+    now = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%f}"
+    return f"{now}-{run or 'alone'}-{writer}-{number:06}{ENDING}"
 
 
 def line(key: str, item: bytes) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
@@ -22,6 +24,9 @@ logger = logging.getLogger(__name__)
 LINES = "redisq/dataset/lines"
 """The stat of the lines in parts."""
 
+SHOWN_AFTER, LOOK = 60.0, 1.0
+"""Seconds until NFS shows a file to other hosts, at most (``acdirmax``); and between looks."""
+
 LINE = "line"
 """Where a row has its line of a part."""
 
@@ -39,7 +44,7 @@ class DatasetPipeline(FilePipeline):
     """Fields by which two items are the same one. (): each place in a page has an item."""
 
     _dataset: Dataset
-    _part = ""
+    _part = _run = ""
 
     async def open(self) -> None:
         """Check that files can be written, and do what a worker of the run before did not."""
@@ -47,6 +52,7 @@ class DatasetPipeline(FilePipeline):
         self.crawler.signals.connect(self._spider_closed, signals.spider_closed)
         if (worker := Scheduler.of(self.crawler)) is not None:
             worker.sees_the_end = True
+            self._run = worker.run_session.joined.run
             if worker.run_session.joined.new:
                 await self._put_together(unless_current=True)
 
@@ -83,7 +89,7 @@ class DatasetPipeline(FilePipeline):
 
     def _write(self, rows: list[Row]) -> None:
         # The first time it is tried: the item that was written last counts.
-        self._part = self._part or self._new_name(self._prefix, self._number)
+        self._part = self._part or self._new_name(self._run, self._prefix, self._number)
         self._dataset.write_part(self._part, [row[LINE] for row in rows])
 
     async def _spider_closed(self) -> None:
@@ -95,13 +101,18 @@ class DatasetPipeline(FilePipeline):
             await self._put_together(unless_current=worker is None, written=written)
 
     async def _put_together(self, *, unless_current: bool, written: int = 0) -> None:
-        """``written``: at least so many lines have all workers written."""
+        """``written``: at least so many lines have all workers of this run written."""
         # Those of the pipeline end when it is closed.
         calls = Calls("redisq-dataset")
+        until = time.monotonic() + SHOWN_AFTER
         try:
             if unless_current and await calls.call(self._dataset.is_current):
                 return
-            together = await calls.call(self._dataset.put_together)
+            together = await calls.call(self._dataset.put_together, self._run)
+            while together.lines < written and time.monotonic() < until:
+                await asyncio.sleep(LOOK)
+                if not await calls.call(self._dataset.is_current):
+                    together = await calls.call(self._dataset.put_together, self._run)
         except RedisqError as error:
             logger.error(
                 "%s is not put together, and stays as it was. The items are in its parts: "
@@ -118,7 +129,7 @@ class DatasetPipeline(FilePipeline):
         )
         if together.lines < written:
             logger.error(
-                "%s lacks items: all workers have written %d lines, and %d are here. The folder of "
+                "%s lacks items: the workers have written %d lines, and %d are here. The folder of "
                 "REDISQ_DATASET must be one for all hosts. Copy the parts of the others to it, and "
                 "call 'scrapy redisq dataset'",
                 *(self._dataset.address, written, together.lines),
