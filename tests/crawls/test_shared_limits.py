@@ -42,8 +42,9 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
         given = {key: options.pop(key) for key in ("delay", "concurrency") if key in options}
         texts = {"*": parse_limit(given).to_text()}
         config = replace(EXACT, limits_name=limits_name)
+        number = options.pop("requests", 90)
         worker = Worker(client, name, config, limits=texts, **options)
-        worker.send(f"/{n}" for n in range(90))
+        worker.send(f"/{n}" for n in range(number))
         return worker
 
     return make
@@ -95,6 +96,18 @@ def test_tokens_of_two_crawls(member: Callable[..., Worker], client: redis.Redis
     turns = wait_until(lambda: ask(second, 2).turns, 20, "it is due")
     assert [turn.tokens for turn in turns] == [1]
     assert client.hget(SLOT, "out") == b"2"
+
+
+def test_a_crawl_that_has_no_more_requests(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Is not waited for."""
+    first, second = member("a", concurrency=1, requests=1), member("b", concurrency=1)
+    assert ask(first, 1).leases
+    assert ask(second, 1).leases == []
+    ask(first, 0, report(done=1))
+    assert client.hget(SLOT, "line") == b"{b:0}"
+    wait_until(lambda: ask(second, 1).leases, 20, "it is due")
 
 
 def test_tokens_of_a_crawl_that_nobody_starts_again(

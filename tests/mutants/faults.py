@@ -223,6 +223,7 @@ MUTANTS = [
         ("return not SHARED or state.line == TAG end", "return true end"),
         "if not ours and state.short > NOW then left = -had end",
         ("if SHARED and ours and state.served == 0 then", "if SHARED and ours then"),
+        ("not redis.call('ZSCORE', READY, slot) then leave_line(state, TAG) end", "false then end"),
     ),
     *_of(REAP, SHARED_LIMITS, ("return_tokens(worker)\nend", "end")),
     *_of(SHARED + "keys.lua", SHARED_LIMITS, "BEHIND = math.max(BEHIND, SHARED_BEHIND)"),

@@ -25,14 +25,19 @@ local LEFT, NEWS = 2, 3
 -- longer than between two exchanges.
 local TAG, PLACE = string.match(META, '{.*}'), 2 * TURN
 
+-- Takes a crawl out of the line, and another one is the first.
+local function leave_line(state, tag)
+  local from, to = string.find(state.line, tag, 1, true)
+  if not from then return end
+  state.line = string.sub(state.line, 1, from - 1) .. string.sub(state.line, to + 1)
+  if from == 1 then state.place, state.served, state.short = NOW + PLACE, 0, 0 end
+end
+
 -- Whether a slot is for this crawl now, which stands in line from now on.
 local function is_our_place(state)
   if not SHARED then return true end
-  local first = string.match(state.line, '^{.-}') or ''
-  if state.place <= NOW then -- a crawl that does not come any more is not in line any more
-    state.line, state.place = string.sub(state.line, #first + 1), NOW + PLACE
-    state.served, state.short = 0, 0
-  end
+  -- A crawl that does not come any more is not in line any more.
+  if state.place <= NOW then leave_line(state, string.match(state.line, '^{.-}') or '') end
   if not string.find(state.line, TAG, 1, true) then state.line = state.line .. TAG end
   return string.sub(state.line, 1, #TAG) == TAG
 end
@@ -68,6 +73,8 @@ local function report_turn(worker, item)
     -- A worker that waits asks again and again, until it has nothing left to start.
     state.wanted = done == 0 and NOW + TURN or 0
   end
+  -- The others need not wait for a crawl that has no more requests.
+  if SHARED and done == 1 and not redis.call('ZSCORE', READY, slot) then leave_line(state, TAG) end
   save_slot(slot, state)
 end
 
