@@ -94,7 +94,10 @@ function REMOVE.set(lines) redis.call('SREM', FEED, unpack(lines)) end
 
 local batch = ''
 if input.most > 0 then
-  batch = redis.call('ZRANGEBYSCORE', BATCHES, '-inf', NOW, 'LIMIT', 0, 1)[1] or ''
+  batch = redis.call('ZRANGEBYSCORE', BATCHES, '-inf', NOW, 'LIMIT', 0, 1)[1]
+  -- Or one of which the time is further ahead than it can be: the clock went back.
+  local too_far = '(' .. integer(NOW + input.ttl)
+  batch = batch or redis.call('ZRANGEBYSCORE', BATCHES, too_far, '+inf', 'LIMIT', 0, 1)[1] or ''
   local lines, bytes = {}, 0
   while batch == '' and READ[kind] and #lines < input.most and bytes < MOST_BYTES do
     local line = READ[kind](#lines + 1)
