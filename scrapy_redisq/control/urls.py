@@ -23,11 +23,12 @@ from scrapy_redisq.frontier.operations import parse_lease
 from scrapy_redisq.frontier.seen import exact_member, seen_filter
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.fields import loads_fields
+from scrapy_redisq.serialization.identity import of_recurring
 
 MOST_LOOKED_AT = 100_000
 """Requests that a search goes through: about half a second, a millisecond of Redis at a time."""
 
-EVERYTHING, FORGOTTEN = 2**53, 50
+EVERYTHING, FORGOTTEN = 2**53, 30
 """More than a history holds; records of it that are looked at together."""
 
 OWN_FILTERS = {"bloom", "exact"}
@@ -51,6 +52,11 @@ class _Asked:
     fingerprint: bytes
     config: FrontierConfig
     run: str
+
+
+def _members_of(fingerprint: bytes) -> set[str]:
+    """What a request is known by, also one that comes again."""
+    return {exact_member(known_by) for known_by in (fingerprint, of_recurring(fingerprint))}
 
 
 class _Incomparable(Exception):
@@ -112,8 +118,9 @@ class UrlMethods(LetterMethods, PastMethods):
         """
         asked = self._asked(url, slot)
         self._check_forgets(asked.config)
-        members = [exact_member(asked.fingerprint)]
-        (was_seen,) = self._run(admin.forget_seen(self.name, asked.shard, asked.run, members))
+        members = [*_members_of(asked.fingerprint)]
+        forget = admin.forget_seen(self.name, asked.shard, asked.run, members)
+        was_seen = any(list(self._run(forget)))
         self.note("forget", url, int(was_seen))
         return was_seen
 
@@ -151,7 +158,7 @@ class UrlMethods(LetterMethods, PastMethods):
         """What a dupefilter may know a request by: its ``id`` in the history, and for a start
         request, which has an identity of its own there, the fingerprint of links to it."""
         try:
-            return {id, exact_member(self._seeds.fingerprint_of(Request(url)))}
+            return {id, *_members_of(self._seeds.fingerprint_of(Request(url)))}
         except Exception:  # of the project's fingerprinter: then no link has one
             return {id}
 

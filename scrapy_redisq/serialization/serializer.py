@@ -88,7 +88,7 @@ class Serializer:
         `EntryTooLarge` and `SchemeRefused`. The request is left as it was, to be handled in another
         way.
         """
-        self._check_scheme(request.url)
+        self.check_scheme(request.url)
         kind = self._by_class.get(type(request))
         if kind is None:
             raise Unserializable(
@@ -120,7 +120,7 @@ class Serializer:
         """
         stored = decode_entry(entry, self._decode)
         try:
-            self._check_scheme(stored.url)
+            self.check_scheme(stored.url)
             check_safe(stored.meta or {}, self._meta_keys)
             return self._request(stored)
         except Undecodable:
@@ -133,7 +133,8 @@ class Serializer:
             # Constructors of request classes check their arguments, each in its own way.
             raise Undecodable(f"not a request: {reason(error)}") from error
 
-    def _check_scheme(self, url: str) -> None:
+    def check_scheme(self, url: str) -> None:
+        """Raises `SchemeRefused` for a URL whose scheme is not listed."""
         # Nothing else than a scheme that is listed may come first, whatever parsers strip.
         if self._schemes is None or url.startswith(self._beginnings):
             return

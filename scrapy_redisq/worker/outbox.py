@@ -322,7 +322,7 @@ class Outbox:
         session = one.request.meta.get(SESSION_KEY)
         page_session = one.page.request.meta.get(SESSION_KEY) if one.page is not None else None
         if session is not None and session == page_session:
-            return self._keep_in_session(one, session)
+            return self._keep_in_session(one, identity, session)
         try:
             entry = self._serializer.dumps(one.request, None if identity == one.own else identity)
         except Unserializable as error:
@@ -412,19 +412,26 @@ class Outbox:
         self._dupefilter.log(request, self._spider)
         return False
 
-    def _keep_in_session(self, one: _Asked, session: object) -> bool:
-        """Keep a request where the page is that it shares a session with. Another session may ask
-        for the same URL, and have another answer."""
-        if one.filtered:
-            if one.holder is not None and one.own == self._fingerprint(one.holder.request):
-                return self.duplicate(one.given)  # the first page of the session
-            one.own = one.identity = sha1(f"{session!r} ".encode() + one.own).digest()
-        return self._keep(one, None, one.identity)
+    def _keep_in_session(self, one: _Asked, identity: bytes | None, session: object) -> bool:
+        """Keep a request where the page is that it shares a session with."""
+        self._serializer.check_scheme(one.request.url)
+        first = one.holder.request if one.holder is not None else None
+        if (
+            one.filtered
+            and first is not None
+            and first.meta.get(SESSION_KEY) == session
+            and one.own == self._fingerprint(first)
+        ):
+            return self.duplicate(one.given)  # the first page of the session
+        return self._keep(one, None, identity)
 
     def _keep(self, one: _Asked, error: Unserializable | None, identity: bytes | None) -> bool:
         """Keep a request in this process, as Scrapy's scheduler does. ``error``: why no other
         process could run it."""
-        request, asking, holder = one.request, one.page, one.holder
+        request, asking, holder, own = one.request, one.page, one.holder, one.own
+        if (session := request.meta.get(SESSION_KEY)) is not None:
+            # Another session may ask for the same URL, and have another answer.
+            own = sha1(f"{session!r} ".encode() + own).digest()
         known = request in self._kept or request in self._engine.in_progress
         if known or self._in_progress.has(request):
             request = request.copy()  # each has a page of its own, which is known by the object
@@ -440,11 +447,11 @@ class Outbox:
             request,
             Lease("", one.slot, int(request.priority), 0, b""),
             self._run_session.shard_of(one.slot),
-            identity=identity or one.own,
+            identity=identity or own,
             holder=holder,
             asked_again=asked_again,
         )
-        if not self._kept.take(page, one.delay, one.own if one.filtered else None):
+        if not self._kept.take(page, one.delay, own if one.filtered else None):
             return self.duplicate(request)
         if error is not None:
             self._explain(request, error)

@@ -34,6 +34,7 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import Demand
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.reasons import CloseReason
+from scrapy_redisq.serialization.meta import SESSION_KEY
 from scrapy_redisq.serialization.recurrence import EVERY_KEY, Recurrence
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
@@ -428,7 +429,9 @@ class Worker:
             identity = self.in_progress.identity_of_page(page)
             finish = replace(finish, record=record_of(page, identity, finish))
         done = finish.ending == "done" or (comes_again and page.problem is None)
-        self.kept.page_ended(page, done=done and page.is_held)
+        # With its first page a session is over: the page may come again, here or elsewhere.
+        done = done and page.is_held and SESSION_KEY not in page.request.meta
+        self.kept.page_ended(page, done=done)
         page.session.finish(finish, page.output.links)
 
     def _comes_again(self, page: Page) -> None:

@@ -120,6 +120,10 @@ def test_forget(frontier: Frontier, member: Make) -> None:
     assert frontier.url(URL)["seen"]
     assert frontier.forget(URL)
     assert frontier.url(URL)["seen"] is False
+    assert frontier.push([URL], every="1d").accepted == 1
+    assert frontier.push([URL], every="1d").accepted == 0
+    assert frontier.forget(URL)
+    assert frontier.push([URL], every="1d").accepted == 1
 
 
 def test_pushed_with_a_ttl(

@@ -43,6 +43,24 @@ class OnSite(Follow):
         raise ValueError("broken")
 
 
+class Sessions(Follow):
+    """Without start requests. The session of a page that is pushed has all links of its pages, and
+    begins a second one, which stays in its process, for a link to ``/account``."""
+
+    name = "sessions"
+    first = ""
+
+    def parse(self, response):
+        yield {"url": response.url, "session": response.meta.get("redisq_session")}
+        for href in response.css("a::attr(href)").getall():
+            meta = {"redisq_session": response.meta.get("redisq_session")}
+            callback = self.parse
+            if href == "/account":
+                meta["redisq_session"] = "account"
+                callback = lambda response: self.parse(response)  # noqa: E731
+            yield response.follow(href, callback, meta=meta)
+
+
 class Aging(Follow):
     """Each page that is no leaf asks for leaves that may be fetched again, and for one that comes
     again; each leaf for its picture, unfiltered."""

@@ -1,0 +1,48 @@
+"""Requests that stay with the page that asks for them: ``meta["redisq_session"]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lab.servers import RedisServer, wait_until
+from lab.site import Site
+from scrapy_redisq.control import Frontier
+from tests.harness.crawl import Run, finish
+
+
+def linked(**pages: str) -> Callable[[str], str]:
+    """A site of pages with links, by their names."""
+
+    def page(path: str) -> str:
+        links = pages.get(path.strip("/"), "").split()
+        return "".join(f'<a href="{link}">x</a>' for link in links)
+
+    return page
+
+
+def test_its_links(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
+    """A session fetches each URL once, also that of a page which asked for it and is not of it. It
+    fetches no file of the worker's machine."""
+    (tmp_path / "secret").touch()
+    pages = {"hub": "/account", "account": f"/hub /account /in file://{tmp_path}/secret"}
+    with Site(linked(**pages)) as site, Frontier.from_url(redis_server.url, "sessions") as frontier:
+        frontier.push([f"{site.url}/hub"])
+        worker = crawl("sessions", site)
+        finish([worker])
+        assert [letter.reason for letter in frontier.dead()] == ["scheme"]
+    assert site.counts() == {"/hub": 2, "/account": 1, "/in": 1}
+    assert "secret" not in str(worker.items())
+
+
+def test_its_end(redis_server: RedisServer, crawl: Run) -> None:
+    """When the first page of a session comes again, so do the others, though the worker that had
+    them has it again."""
+    with (
+        Site(linked(login="/in /login")) as site,
+        Frontier.from_url(redis_server.url, "sessions") as frontier,
+    ):
+        frontier.push([{"url": f"{site.url}/login", "meta": {"redisq_session": "a"}}], every=1)
+        crawl("sessions", site)
+        wait_until(lambda: site.counts()["/in"] >= 3, 30, "sessions")
+        assert site.counts()["/login"] <= site.counts()["/in"] + 1
