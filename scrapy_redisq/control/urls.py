@@ -120,7 +120,8 @@ class UrlMethods(LetterMethods, PastMethods):
         self._check_forgets(asked.config)
         members = [*_members_of(asked.fingerprint)]
         forget = admin.forget_seen(self.name, asked.shard, asked.run, members)
-        was_seen = any(list(self._run(forget)))
+        seen = self._run(forget)
+        was_seen = any(seen)
         self.note("forget", url, int(was_seen))
         return was_seen
 
