@@ -31,7 +31,7 @@ from scrapy_redisq.frontier.config import (
     shown_arguments,
 )
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
-from scrapy_redisq.frontier.names import meta_key
+from scrapy_redisq.frontier.names import meta_key, pairs
 from scrapy_redisq.frontier.scripts import Call, damaged, load, raw_string, unpack
 from scrapy_redisq.frontier.seen import SeenFilter, exact_member
 
@@ -260,13 +260,15 @@ def leave(
 
 class Completion(NamedTuple):
     """The answer of `complete`: "complete", "sealed" with the ``number`` of the seal, or
-    "unfinished"; of the run ``run``, which has ``shards``, on several servers if ``spread``."""
+    "unfinished"; of the run ``run``, which has ``shards``, on several servers if ``spread``.
+    ``counts``: of a run that is complete by it."""
 
     what: str
     run: str
     number: int
     shards: int
     spread: bool
+    counts: dict[str, str]
 
 
 def complete(
@@ -281,8 +283,10 @@ def complete(
     """Complete the run if nothing is left of it; with several shards, one step of that."""
 
     def decode(reply: Any) -> Completion:
-        what, of_run, number, shards, spread = reply
-        return Completion(what.decode(), of_run.decode(), int(number), shards, spread == b"True")
+        what, of_run, number, shards, spread, flat = reply
+        counts = pairs(text.decode(errors="replace") for text in flat)
+        is_spread = spread == b"True"
+        return Completion(what.decode(), of_run.decode(), int(number), shards, is_spread, counts)
 
     who = {"producer": producer, "newcomer": newcomer}
     return call_of("run/complete", name, shard, decode, run=run, first=shard == 0, seal=seal, **who)

@@ -87,7 +87,7 @@ class RunSession:
         self._helpers: list[asyncio.Future[None]] = []
         self._missing = 0
         self._looks_for_end = self._certain = self._said_complete = False
-        self._is_lost = self._completed = self._answer_lost = False
+        self._is_lost = self._answer_lost = False
 
     # Calls
 
@@ -453,8 +453,7 @@ class RunSession:
                 await self.give_back()
                 if not self.complete or (self.terms.run.keep_alive and not self._missing):
                     return False
-                await self._complete()
-                return self._completed
+                return await self._complete()
             except TROUBLE as error:
                 self._answer_lost = self.complete
                 self.warnings.warn("away", "Redis is away while closing: %s", error)
@@ -467,30 +466,31 @@ class RunSession:
         Where an answer was lost it may be by another one: then there are no ``fleet_stats``.
 
         Others may be about to leave. A worker that has died counts until its TTL has passed: so
-        long this waits.
+        long this waits, unless nobody else is there.
         """
         deadline = time.monotonic() + self.terms.lease_ttl + 2 * LOOK_FOR_COMPLETE
         while time.monotonic() < deadline:
             try:
-                meta = await self._complete()
-                if self._completed:
+                if await self._complete():
                     return True
+                status = await self.call(calls.status(self.terms.name, 0)) or {}
+                meta = pairs(status.get("meta", []))
                 is_there = meta.get("run") == self.joined.run
                 if not is_there or meta.get("state") != "open":
                     return is_there and self._answer_lost
+                if not status["workers"]:
+                    return False
             except TROUBLE:
                 self._answer_lost = True
             await asyncio.sleep(LOOK_FOR_COMPLETE)
         return False
 
-    async def _complete(self) -> dict[str, str]:
-        """Complete the run if nothing is left and nobody is there; -> its state."""
-        name = self.terms.name
-        self._completed = self._completed or await self.do(runs.complete(name, self.joined.run))
-        status = await self.call(calls.status(name, 0))
-        if self._completed:
-            self.fleet_stats = stats_in(pairs(status.get("counts", [])))
-        return pairs(status.get("meta", []))
+    async def _complete(self) -> bool:
+        """Complete the run if nothing is left and nobody is there; -> it is, by this worker."""
+        counts = await self.do(runs.conclude(self.terms.name, self.joined.run))
+        if counts is not None:
+            self.fleet_stats = stats_in(counts)
+        return counts is not None
 
     async def _send_the_rest(self) -> bool:
         """Exchange with all shards; -> whether that was the last time. Raises an exception of one

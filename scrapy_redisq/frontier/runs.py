@@ -211,10 +211,16 @@ def _clear(name: str, shard: int, **options: Any) -> Steps[None]:
 
 
 def complete(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]:
+    """As `conclude`; -> the run is complete, by this call."""
+    return (yield from conclude(name, run, producer=producer)) is not None
+
+
+def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[dict[str, str] | None]:
     """Complete the run (with "" whichever there is) if nothing is left and nobody is there.
 
-    -> it is complete, by this call. Raises `calls.MayComeBack` without ``run`` if workers may.
-    Without ``run`` it is not completed where requests are missing: a worker is to say so.
+    -> its counts on shard 0 if it is complete, by this call; else None. Raises
+    `calls.MayComeBack` without ``run`` if workers may. Without ``run`` it is not completed where
+    requests are missing: a worker is to say so.
     """
     newcomer = not run
     found: calls.Completion = yield calls.complete(
@@ -231,9 +237,9 @@ def complete(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
                 name, shard, run=found.run, seal=found.number, newcomer=newcomer
             )
             if part.what != "sealed":
-                return False
+                return None
         found = yield calls.complete(name, 0, run=found.run, seal=found.number, newcomer=newcomer)
-    return found.what == "complete"
+    return found.counts if found.what == "complete" else None
 
 
 def is_idle(name: str, shards: Sequence[int], workers: Sequence[str] = ()) -> Steps[bool]:

@@ -221,6 +221,21 @@ async def test_one_worker_completes_the_run_also_beside_one_that_has_died(
 
 
 @in_a_loop
+async def test_who_is_alone_waits_for_nobody_to_complete_the_run(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    """Requests that came in wait for the next worker; a frontier that was deleted is gone."""
+    async with joined(client_of(redis_server)) as run:
+        run.start(Puppet())
+        run.enqueue(request(run, "a"))
+        await run.stop()
+        assert not await run.leave()
+        assert not await asyncio.wait_for(run.until_complete(), 10)
+        client.delete(meta_key(NAME, 0))
+        assert not await asyncio.wait_for(run.until_complete(), 10)
+
+
+@in_a_loop
 async def test_a_worker_that_leaves_asks_whether_the_server_counts(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:

@@ -4,8 +4,9 @@
 --          shard 0 gave; 0: not yet), producer (does not end a run that workers with
 --          REDISQ_KEEP_ALIVE have left), newcomer (was not in the run: does not end one in which
 --          requests are missing, so that a worker says so)
--- Reply    {what, run, number, shards, 'True' if these are on several servers}, what being
---            complete    the run is, by this call
+-- Reply    {what, run, number, shards, 'True' if these are on several servers, counts {name,
+--          value...}}, what being
+--            complete    the run is, by this call; only then there are counts
 --            sealed      this shard is, with `number`; so must be all others, and then this must
 --                        be called on shard 0 again
 --            wait        with run '': it is, but Redis was away, and workers that have nothing left
@@ -17,9 +18,9 @@
 -- Include  shared/counts shared/workers shared/run_state shared/slots/state past=shared/past
 
 local meta = hash_of(META)
-local function replied(what, number)
+local function replied(what, number, counts)
   return {what, meta.run or '', number and integer(number) or 0, number_of(meta['config:shards']),
-    meta['config:spread'] or ''}
+    meta['config:spread'] or '', counts or {}}
 end
 
 if meta.state ~= 'open' or meta.corrupt or (input.run ~= '' and meta.run ~= input.run)
@@ -71,7 +72,7 @@ if input.first and (shards == 1 or input.seal > 0) then
     redis.call('ZREMRANGEBYRANK', ENDED, 0, -1001) -- the last thousand never begin again
   end
   past().mark('completed', '', meta.name or meta.run)
-  return replied('complete')
+  return replied('complete', nil, redis.call('HGETALL', COUNTS))
 end
 local number = input.first and next_visit(meta.visited)
   or math.max(input.seal, number_of(meta.sealed))
