@@ -143,7 +143,7 @@ class UrlMethods(LetterMethods, PastMethods):
                     if _host_of(record["url"]) == host
                 ]
                 members = [*chain(*known_by)]
-                forget = admin.forget_seen(self.name, shard, meta["run"], members)
+                forget = admin.forget_seen(self.name, shard, meta.get("run", ""), members)
                 seen = self._run(forget) if members else []
                 were_seen = dict(zip(members, seen, strict=True))
                 forgotten += sum(any(map(were_seen.get, of_url)) for of_url in known_by)

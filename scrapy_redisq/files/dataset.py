@@ -16,6 +16,7 @@ import contextlib
 import csv
 import hashlib
 import re
+import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 from scrapy.settings import BaseSettings
 
-from scrapy_redisq.errors import SettingError, SinkError, SinkMismatch
+from scrapy_redisq.errors import SettingError, SinkError, SinkMismatch, SinkUnavailable
 from scrapy_redisq.files import safe_name
 from scrapy_redisq.files.folders import Folder, open_folder
 from scrapy_redisq.server.url import redact
@@ -86,7 +87,7 @@ class Dataset:
     def is_current(self) -> bool:
         """Whether all parts that there are have been put together."""
         names = self._names()
-        return not names or self._home.get(self._mark) == _digest(names)
+        return not names or _is_of(self._home.get(self._mark), names)
 
     def put_together(self, run: str = "") -> Together:
         """Make the data set of the parts that there are now: of the items of one key the one that
@@ -96,23 +97,33 @@ class Dataset:
         Takes a temporary file of some 60 bytes an item, 64 MB of memory, and what a few parts take.
         Raises `SinkMismatch` for a part with anything else in it.
         """
-        while True:
-            before, names = self._home.get(self._mark), self._names()
-            if not names:
-                return Together(0, 0, 0, ())
+        together = None
+        while together is None:
             try:
                 with contextlib.closing(sqlite3.connect("")) as index:
-                    together, fields = self._look_through(names, index, run)
-                    for folder, base in self._targets:
-                        folder.put_lines(base, self._made(base, names, index, fields, before))
-            except SinkError:
-                if self._home.get(self._mark) == before:
-                    raise
-                continue
-            self._home.put(self._mark, _digest(names))
+                    together = self._put_together(index, run)
+            except sqlite3.Error as error:
+                raise SinkUnavailable(f"its temporary file (TMPDIR): {error}") from None
+        return together
+
+    def _put_together(self, index: sqlite3.Connection, run: str) -> Together | None:
+        """None: another process has put other parts together meanwhile."""
+        before, names = self._home.get(self._mark), self._names()
+        if not names:
+            return Together(0, 0, 0, ())
+        together, fields = self._look_through(names, index, run)
+        try:
             for folder, base in self._targets:
-                folder.remove_halves(base)
-            return together
+                folder.put_lines(base, self._made(base, names, index, fields, before))
+        except SinkError:
+            if (mark := self._home.get(self._mark)) == before:
+                raise
+            return together if _is_of(mark, names) else None
+        # Different each time: who is overtaken sees that, also where the parts are the same.
+        self._home.put_lines(self._mark, [_digest(names), secrets.token_hex(4).encode()])
+        for folder, base in self._targets:
+            folder.remove_halves(base)
+        return together
 
     def _names(self) -> list[str]:
         return self._home.names(self._parts, ENDING)
@@ -144,7 +155,7 @@ class Dataset:
 
     def _items(self, names: Sequence[str]) -> Iterator[tuple[str, bytes, bytes]]:
         for name, data in self._home.read(self._parts, names):
-            for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+            for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=1):
                 if not (parts := _LINE.fullmatch(line)):
                     raise SinkMismatch(
                         f"line {number} of {self.address}.parts/{name} is none that "
@@ -178,7 +189,8 @@ class Dataset:
                 yield msgspec.json.encode(chosen) + b"\n"
             else:
                 yield item + b"\n"
-        if self._home.get(self._mark) not in (before, _digest(names)):
+        mark = self._home.get(self._mark)
+        if mark != before and not _is_of(mark, names):
             raise _Overtaken
 
 
@@ -195,6 +207,10 @@ def line(key: str, item: bytes) -> bytes:
 
 def _digest(names: Sequence[str]) -> bytes:
     return hashlib.sha256("\n".join(names).encode()).hexdigest().encode()
+
+
+def _is_of(mark: bytes, names: Sequence[str]) -> bool:
+    return mark.startswith(_digest(names))
 
 
 def _is_csv(base: str) -> bool:

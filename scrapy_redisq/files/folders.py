@@ -37,7 +37,7 @@ S3_CLIENT_OPTIONS = {
 """Scrapy's settings, which its feeds use as well, and what s3fs calls them."""
 
 AT_ONCE = 16
-"""Files that are read at once: object stores take their time for each."""
+"""Files that are read at once from object stores, which take their time for each."""
 
 
 def open_folder(url: str, settings: Mapping[str, Any], name: str) -> Folder:
@@ -203,9 +203,10 @@ class Folder:
         return sorted(name for name in names if name[:1] != ".")
 
     def read(self, folder: str, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Files of a folder below, a few at a time. Raises `SinkUnavailable`."""
-        for at in range(0, len(names), AT_ONCE):
-            some = names[at : at + AT_ONCE]
+        """Files of a folder below, as they are asked for. Raises `SinkUnavailable`."""
+        at_once = 1 if isinstance(self._system, LocalFileSystem) else AT_ONCE
+        for at in range(0, len(names), at_once):
+            some = names[at : at + at_once]
             paths = [f"{self._root}/{folder}/{name}" for name in some]
             try:
                 contents = self._system.cat_ranges(paths, None, None, on_error="raise")

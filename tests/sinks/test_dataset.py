@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ from scrapy.statscollectors import StatsCollector
 
 from lab.servers import wait_until
 from lab.site import Site, linked_pages
-from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch
+from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.files.dataset import Dataset
+from scrapy_redisq.files.folders import open_folder
 from scrapy_redisq.pipelines import DatasetPipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
@@ -148,6 +150,9 @@ class TestTogether:
             dataset(out).put_together()
         assert lines(out) == [{"n": 1}]
         assert len(list(tmp_path.iterdir())) == 2
+        part.with_name("2foreign.jsonl").write_bytes(part.read_bytes()[:-2])  # copied half
+        with pytest.raises(SinkMismatch, match="line 1 of "):
+            dataset(out).put_together()
 
     def test_two_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who was overtaken by another process, which knew more parts, does it again."""
@@ -167,6 +172,44 @@ class TestTogether:
         assert lines(both[0]) == [{"n": 1}, {"n": 2}]
         assert both[1].read_bytes() == b"n\r\n1\r\n2\r\n"
         assert len(list(tmp_path.iterdir())) == 3
+
+    def test_two_at_once_with_the_same_parts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither fails for the other, also where the data set was complete before."""
+        out, made = tmp_path / "books.jsonl", Dataset._made
+        write(out, {"1": {"n": 1}})
+        dataset(out).put_together()
+
+        def overtaken(self: Dataset, *arguments: Any) -> Any:
+            monkeypatch.setattr(Dataset, "_made", made)
+            dataset(out).put_together()
+            yield from made(self, *arguments)
+
+        monkeypatch.setattr(Dataset, "_made", overtaken)
+        assert dataset(out).put_together().items == 1
+        assert lines(out) == [{"n": 1}]
+        assert dataset(out).is_current()
+
+    def test_parts_are_read_one_by_one(self, tmp_path: Path) -> None:
+        """On a disk no part is in memory before it is asked for."""
+        for name in "12":
+            (tmp_path / name).write_text(name)
+        files = open_folder(str(tmp_path), {}, "REDISQ_DATASET").read("", ["1", "2"])
+        assert next(files) == ("1", b"1")
+        (tmp_path / "2").write_text("changed")
+        assert [*files] == [("2", b"changed")]
+
+    def test_no_room_for_the_index(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The error says where its temporary file is."""
+
+        def full(self: Dataset, *arguments: Any) -> Any:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        write(tmp_path / "books.jsonl", {"1": {"n": 1}})
+        monkeypatch.setattr(Dataset, "_look_through", full)
+        with pytest.raises(SinkUnavailable, match=r"\(TMPDIR\): database or disk is full"):
+            dataset(tmp_path / "books.jsonl").put_together()
 
     def test_object_store(self, store: Store) -> None:
         """The same in a bucket."""
