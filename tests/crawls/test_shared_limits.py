@@ -40,7 +40,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 
     def make(name: str, limits_name: str = "both", **options: Any) -> Worker:
         given = {key: options.pop(key) for key in ("delay", "concurrency") if key in options}
-        texts = {"*": parse_limit(given).to_text()}
+        texts = {"*": parse_limit(given).to_text()} if given else {}
         config = replace(EXACT, limits_name=limits_name)
         number = options.pop("requests", 90)
         worker = Worker(client, name, config, limits=texts, **options)
@@ -75,6 +75,24 @@ def test_a_delay_of_two_crawls(member: Callable[..., Worker]) -> None:
                 if grant.is_new:
                     order.append(worker)
                 started[worker] = asked
+
+
+def test_a_crawl_with_stricter_limits(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Keeps the host from no other crawl while it may start nothing itself. That may be the end of
+    it, or somebody may have given the host a shorter delay since."""
+    strict, lax = member("strict", delay=600), member("lax", delay=0.1)
+    assert ask(lax, 1).turns
+    ask(lax, 0, report(since=0, done=1))
+
+    def waits() -> bool:
+        assert ask(strict, 1).turns == []
+        return float(client.hget(SLOT, "place") or 0) > (time.time() + 500) * 1e6
+
+    wait_until(waits, 20, "it is the first, and waits for its delay")
+    for _ in range(2):
+        wait_until(lambda: ask(lax, 1).turns, 20, "a turn")
+        ask(lax, 0, report(since=0, done=1))
+    assert (client.hget(SLOT, "line") or b"").startswith(b"{strict:0}")
 
 
 def test_tokens_of_two_crawls(member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -170,6 +188,20 @@ def test_news_of_a_host(member: Callable[..., Worker], client: redis.Redis) -> N
     (turn,) = ask(second, 1, report(1)).turns
     assert turn.parked > 0
     channel.close()
+
+
+def test_a_run_that_a_push_has_begun(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """From outside of the project, so without the name: the first worker that joins heeds what is
+    known of the host all the same, though it has no limits of its own."""
+    options = client.connection_pool.connection_kwargs
+    url = f"redis://{options['host']}:{options['port']}/{options['db']}"
+    member("a")
+    with Frontier.from_url(url, "a") as frontier:
+        frontier.pause("host")
+    with Frontier.from_url(url, "b", config=EXACT) as frontier:
+        frontier.push(["https://other.example/"])
+    leases = ask(member("b"), 5).leases
+    assert [lease.slot for lease in leases] == ["other.example"]
 
 
 def test_a_clock_that_went_back(member: Callable[..., Worker], client: redis.Redis) -> None:

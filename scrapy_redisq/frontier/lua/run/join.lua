@@ -47,7 +47,8 @@ local function reply(status, fields)
 end
 
 for kind, keys in pairs({hash = {META, COUNTS, BUSY, LETTERS, ROBOTS, POSTED, LIMITS, TAKEN},
-    zset = {READY, DELAYED, WORKERS, DEAD, ASIDE, PAUSED, RULED, ROBOTS_UNTIL, ENDED, POST},
+    zset = {READY, DELAYED, WORKERS, ALL_WORKERS, DEAD, ASIDE, PAUSED, RULED, ROBOTS_UNTIL, ENDED,
+      POST},
     list = {TRASH}, string = {REAPED}}) do
   for _, key in ipairs(keys) do
     local found = redis.call('TYPE', key).ok
@@ -283,7 +284,8 @@ if input.limits then
   keep('budgets', budgets and 1)
   keep('throttle', input.throttle)
   -- Stays: slots may be parked, or a person may have said something about them.
-  if next(input.limits) or input.throttle ~= '' or SHARED then keep('limited', 1) end
+  local shares = input.config.limits_name ~= ''
+  if next(input.limits) or input.throttle ~= '' or shares then keep('limited', 1) end
   -- The slots that wait longest may do so for hours because of former limits.
   if changed or next(old) then
     for _, slot in ipairs(redis.call('ZREVRANGE', READY, 0, 999)) do look_again(slot) end

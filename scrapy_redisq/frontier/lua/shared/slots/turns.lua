@@ -109,7 +109,10 @@ local function start_of_turn(worker, slot, state, ours)
     if (state.wanted > NOW or not is_alone(state)) and state.ends <= NOW + EARLY then
       -- The owner may start more before it hears of this, and tells when it asks again. Then other
       -- workers may start.
-      if state.over == 1 then state.ends = 0 end
+      if state.over == 1 then
+        state.ends = 0
+        if state.wanted <= NOW then state.owner = '' end -- it may ask in the place of its crawl
+      end
       state.over = 1
       return save_slot(slot, state)
     end
@@ -125,11 +128,13 @@ local function start_of_turn(worker, slot, state, ours)
     state.last = math.max(state.last, state.ends)
     state.tat = math.max(state.tat, state.ends + state.limit.burst * state.limit.interval)
   end
-  if not ours then
+  local start = first_start(state)
+  -- The first crawl may have to wait for longer than this one, by limits that are stricter, or were.
+  local may_pass = start <= NOW + EARLY and state.place > NOW + EARLY + TURN + PLACE
+  if not ours and not may_pass then
     save_slot(slot, state)
     return look_again(slot, math.min(state.place, NOW + TURN))
   end
-  local start = first_start(state)
   if start <= NOW + EARLY then return start end
   keep_place(state, ours, start)
   if state.wanted <= NOW then state.owner = '' end -- else it does not come first again
@@ -189,7 +194,7 @@ local function give_turn(worker, slot, most)
   if exclusive then
     if state.owner ~= worker then news, state.wanted = 1, 0 end
     if news == 1 or state.wanted <= NOW and is_alone(state) then state.ends = start + TURN end
-    if SHARED and news == 1 then
+    if SHARED and ours and news == 1 then
       state.served, state.place = 1, math.min(state.place, state.ends - EARLY)
     end
     state.owner, state.over = worker, 0
