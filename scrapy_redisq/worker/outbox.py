@@ -296,11 +296,13 @@ class Outbox:
             one.asked, one.identity = calls.RECENT, one.fed or of_nowhere(own, one.request)
         else:
             parent = self._in_progress.identity_of_page(one.page)
-            if ttl := self._seen_ttl(one.page):
+            one.asked = calls.RECENT
+            if EVERY_KEY in one.request.meta:
+                one.asked = calls.STARTS  # or each fetch of its page would begin another series
+            elif ttl := self._seen_ttl(one.page):
                 # What a page asks for is new each time that its URL may be fetched again.
                 parent = of_period(parent, ttl)
             retries, repeats = retry_times(one.page.request.meta), one.page.output.repeats
-            one.asked = calls.RECENT
             one.identity = of_child(parent, own, one.request, repeats, retries=retries)
 
     def _seen_ttl(self, page: Page) -> float:

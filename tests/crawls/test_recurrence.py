@@ -209,6 +209,7 @@ def test_seen_for_a_while(redis_server: RedisServer, crawl: Run) -> None:
         wait_until(swept, 10, "old generations to be deleted")
         worker.terminate()
         worker.wait()
+    assert site.counts()["/steady"] == 2  # of each leaf
     at = [hit.at for hit in site.hits if hit.path == "/leaf"]
     assert min(b - a for a, b in itertools.pairwise(at)) > 0.9
     assert site.counts()["/picture-leaf"] <= site.counts()["/leaf"]

@@ -63,7 +63,7 @@ class Sessions(Follow):
 
 class Aging(Follow):
     """Each page that is no leaf asks for leaves that may be fetched again, and for one that comes
-    again; each leaf for its picture, unfiltered."""
+    again; each leaf for its picture and for one that comes again, unfiltered."""
 
     name = "aging"
     first = ""
@@ -78,6 +78,9 @@ class Aging(Follow):
         if response.url.endswith(("/leaf", "/soon")):
             yield response.follow(
                 "/picture-" + response.url[-4:], self.parse_leaf, dont_filter=True
+            )
+            yield response.follow(
+                "/steady", self.parse_leaf, dont_filter=True, meta={"redisq_every": "1h"}
             )
 
 
