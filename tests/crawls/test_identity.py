@@ -298,8 +298,8 @@ def test_alike_of_a_page(crawl: Run) -> None:
 def test_large_start_requests_starve_nobody(crawl: Run) -> None:
     """``start()`` waits while too much may have to be sent again; pages go on."""
     with Site(lambda path: Answer("", delay=0.05)) as site:
-        few = constants({"scrapy_redisq.frontier.run_session.MAX_KEPT_BYTES": 2_000_000})
+        few = constants({"scrapy_redisq.frontier.run_session.MAX_KEPT_BYTES": 10_000_000})
         worker = crawl("heavy_start", site, {"CONCURRENT_REQUESTS": 1, **few})
         for number in range(1, 16):
-            wait_until(lambda n=number: len(site.hits) >= n, 60, f"page {number} of 15")
+            wait_until(lambda n=number: len(site.hits) >= n, 20, f"page {number} of 15")
         worker.kill()
