@@ -147,8 +147,9 @@ def stop_at_hangup() -> None:
 
     def hung_up(number: int, frame: Any) -> None:
         # The shell sends it as well as the kernel, and at a second SIGTERM Scrapy drops everything.
-        signal.signal(number, signal.SIG_IGN)
-        os.kill(os.getpid(), signal.SIGTERM)
+        # The second one may interrupt this before anything of it has run.
+        if signal.signal(number, signal.SIG_IGN) == hung_up:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:

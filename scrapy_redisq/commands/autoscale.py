@@ -168,9 +168,9 @@ def _signals(fleet: Fleet) -> Iterator[None]:
     hangup = getattr(signal, "SIGHUP", None)
 
     def heard(number: int, _frame: object) -> None:
-        if number == hangup:  # the shell sends it as well as the kernel
-            signal.signal(number, signal.SIG_IGN)
-        fleet.stop()
+        # The shell sends it as well as the kernel, maybe before anything of this has run.
+        if number != hangup or signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN:
+            fleet.stop()
 
     handlers = {}
     for number in filter(None, (signal.SIGINT, signal.SIGTERM, hangup)):
