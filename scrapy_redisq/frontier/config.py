@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.slot_names import shard_numbers, shard_of
 
-FORMAT = 3
+FORMAT = 4
 """Version of the keys and entries in Redis; another one is refused."""
 
 BACKENDS = ("redisbloom", "bitmap", "exact")
