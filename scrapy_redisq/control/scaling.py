@@ -119,12 +119,14 @@ def _bounds(seen: Observed, pace: float | None, concurrency: int) -> list[tuple[
     """Workers that each bound allows. ``pace``: pages a minute of a worker, None: of the
     best one, for others may have had less to do."""
     pace = pace or max((float(w.get("pages_per_minute") or 0) for w in seen.alive), default=0.0)
-    due_soon = _due_soon(seen) + seen.lines
-    requests = seen.status["queued"] + seen.leased + due_soon
+    there, room = seen.status["queued"] + seen.leased, _downloads(seen)
+    # Nobody knows the hosts of lines: they may be those that hold requests back already.
+    due_soon = _due_soon(seen) + (seen.lines if there <= room else 0)
+    requests = there + due_soon
     share = max(concurrency, pace * HALF_A_MINUTE)
     found = [(math.ceil(requests / share), f"{counted(requests, 'request')} could be in progress")]
     if seen.waits:
-        downloads = min(requests, _downloads(seen) + due_soon)
+        downloads = min(requests, room + due_soon)
         text = f"hosts have room for {counted(downloads, 'download')} at a time"
         found.append((math.ceil(downloads / concurrency), text))
     starts = seen.starts()

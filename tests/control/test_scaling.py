@@ -54,6 +54,10 @@ CASES: dict[str, tuple[dict[str, Any], Waits, dict[str, Any], int]] = {
         *(run(state="complete", run_name="a", feeds={"l": 40, "x": None}), waits()),
         *({"run": "a"}, 3),
     ),
+    "lines in a feed, and room": (run(0, leased=16, feeds={"l": 1_000}), waits(), {}, 64),
+    "lines in a feed, perhaps of slow hosts": (
+        *(run(10_000, feeds={"l": 100_000}), FIVE_SLOW, {}, 1),
+    ),
     "start() goes on": (run(workers=[alive()]), waits(starting=1), {}, 1),
     "its first worker died in start()": (run(state="stopped"), waits(), {}, 1),
     "links to other servers": (run(posted=1), waits(), {}, 1),
