@@ -41,7 +41,7 @@ class DatasetPipeline(FilePipeline):
     """
 
     key_fields: tuple[str, ...] = ()
-    """Fields by which two items are the same one. (): each place in a page has an item."""
+    """Fields by which two items of a class are one. (): each place in a page has an item."""
 
     _dataset: Dataset
     _part = _run = ""
@@ -77,7 +77,8 @@ class DatasetPipeline(FilePipeline):
             for name in self.key_fields:
                 if row.get(name) is None:
                     raise unwritable(name, "it is in key_fields, and the item has no value for it")
-            key = key_by_fields(self.spider_name, [row[name] for name in self.key_fields])
+            values = [row[name] for name in self.key_fields]
+            key = key_by_fields(self.spider_name, item, values)
         return Row(item, key, {LINE: self._line(key, encode_row(row))})
 
     async def write(self, rows: list[Row]) -> None:

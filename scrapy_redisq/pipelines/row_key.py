@@ -41,9 +41,10 @@ def key_by_content(spider: str, item: Any) -> str:
     return _digest(spider, global_object_name(type(item)), content)
 
 
-def key_by_fields(spider: str, values: list[Any]) -> str:
-    """The key of all items that have these values in the fields that tell them apart."""
-    return _digest(spider, json.dumps(_in_order(values), default=str))
+def key_by_fields(spider: str, item: Any, values: list[Any]) -> str:
+    """The key of all items of a class that have these values in the fields that tell them apart."""
+    content = json.dumps(_in_order(values), default=str)
+    return _digest(spider, global_object_name(type(item)), content)
 
 
 def _in_order(value: Any) -> Any:

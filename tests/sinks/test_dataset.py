@@ -252,6 +252,15 @@ class TestBadInput:
             with pytest.raises(RowRefused, match="'id': it is in key_fields"):
                 write(out, {"4": lacking})
 
+    def test_key_fields_of_two_classes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An item replaces none of another class, which may be about the same page."""
+        out = tmp_path / "books.jsonl"
+        monkeypatch.setattr(DatasetPipeline, "key_fields", ("url",))
+        write(out, {"1": Book("u"), "2": {"url": "u", "review": "good"}, "3": Book("u")})
+        assert dataset(out).put_together().items == 2
+
     def test_items_that_are_no_json(self, tmp_path: Path) -> None:
         """They are refused by name, before they are in a part."""
 
