@@ -360,12 +360,19 @@ class Outbox:
         return True
 
     def _is_retry(self, one: _Asked) -> bool:
-        """Whether it is the request of the page once more: it takes the page's place."""
+        """Whether it takes the place of the page."""
         page = one.page
         return (
             page is not None
-            and not (one.filtered or isinstance(page, KeptPage))
+            and not isinstance(page, KeptPage)
             and page.retry is None
+            and self._is_page_again(one, page)
+        )
+
+    def _is_page_again(self, one: _Asked, page: Page) -> bool:
+        """Whether it is the request of the page once more."""
+        return (
+            not one.filtered
             and one.slot == page.lease.slot
             # One that comes again is what it was, and not what it was redirected to.
             and (
@@ -443,6 +450,8 @@ class Outbox:
             # A foreign dupefilter may not let it through for another fetch of the page.
             let_through = self._foreign_filter is None or request.dont_filter
             asked_again = asking.asked_again and let_through
+            if isinstance(asking, KeptPage) and self._is_page_again(one, asking):
+                identity = asking.identity  # rows of a page are the same without a retry
         if asked_again and holder is not None and (holder.is_void or holder.given_back):
             return True  # the worker that has the page asks for it
         page = KeptPage(
