@@ -32,6 +32,8 @@ class Batch(Struct):
     tally: Counter[str]
     download_results: list[DownloadResult]
     begun: list[int]
+    is_again: bool = False
+    """It was sent before."""
 
     @property
     def ends(self) -> int:
@@ -102,6 +104,8 @@ class Outgoing:
                 begun,
             )
             self.tally, self.download_results = Counter(), []
+        else:
+            self.in_flight.is_again = True
         return self.in_flight
 
     def _take(self) -> list[Operation]:
@@ -123,10 +127,11 @@ class Outgoing:
         return batch
 
     def begin_anew(self) -> None:
-        """The numbers begin again; what was not answered is sent again, but for results of
-        downloads, which are of use only while they are new."""
+        """The numbers begin again; what was not answered is sent again. Results of downloads are
+        not, which are of use only while they are new, nor counts that may have been added."""
         self.acked = 0
         if self.in_flight is not None:
             self._unsent.extendleft(reversed(self.in_flight.operations))
-            self.tally.update(self.in_flight.tally)  # not +=, which drops what is below 0
+            if not self.in_flight.is_again:
+                self.tally.update(self.in_flight.tally)  # not +=, which drops what is below 0
             self.in_flight = None

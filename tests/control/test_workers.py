@@ -144,6 +144,16 @@ def test_stats_are_added_up(client: redis.Redis, frontier: Frontier) -> None:
         worker.leave()
     assert frontier.status()["stats"] == {**expected, "a": 3}
     worker = Worker(client, NAME, EXACT)
+    worker.sessions[0].outgoing.tally["stat:both"] += 7
+    worker.exchange(lose="reply")
+    client.zadd(f"{key_prefix(NAME, 0)}workers", {worker.id: 1})
+    client.delete(f"{key_prefix(NAME, 0)}reaped")
+    execute(client, calls.reap(NAME, 0, worker.joined.run, 5, 100))
+    worker.exchange()
+    worker.exchange()
+    assert (worker.rejoins, frontier.status()["stats"]["both"]) == (1, 7)
+    worker.leave()
+    worker = Worker(client, NAME, EXACT)
     for n in range(3):
         many = {f"stat:{n}.{m}": 1 for m in range(500)}
         worker.sessions[0].outgoing.tally.update(many | {"stat:a": 1, "x": 1})
