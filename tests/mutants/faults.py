@@ -223,9 +223,15 @@ MUTANTS = [
         ("return not SHARED or state.line == TAG end", "return true end"),
         "if not ours and state.short > NOW then left = -had end",
         ("if SHARED and ours and state.served == 0 then", "if SHARED and ours then"),
+        ("if not ours and not may_pass then", "if not ours then"),
         ("not redis.call('ZSCORE', READY, slot) then leave_line(state, TAG) end", "false then end"),
     ),
     *_of(REAP, SHARED_LIMITS, ("return_tokens(worker)\nend", "end")),
+    *_of(
+        JOIN,
+        SHARED_LIMITS,
+        ("local shares = input.config.limits_name ~= ''", "local shares = SHARED"),
+    ),
     *_of(SHARED + "keys.lua", SHARED_LIMITS, "BEHIND = math.max(BEHIND, SHARED_BEHIND)"),
     *_of(
         TURNS,
