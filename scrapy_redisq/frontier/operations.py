@@ -45,15 +45,19 @@ class Post(Struct, eq=False):
     delivered: Callable[[str], None]
 
 
+OVER_BUDGET = -1
+"""In the place of a delay: the page has asked for too many, and this one becomes a dead letter."""
+
+
 class Enqueue(Struct, frozen=True):
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
 
-    ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
-    ``identity`` stands in the place of ``fingerprint``; ``asked``: the set that knows it
-    (``calls.STARTS``, ``calls.RECENT``, 0: none). ``page``: the lease of the page that stands for
-    the request, None: there is none. ``link``: that page is on another server. Without a page, or
-    with a link, the request is sent again if the server loses it. ``tag`` is handed back with the
-    outcome.
+    ``delay`` in ms, or `OVER_BUDGET`. ``also`` is a second fingerprint, which is recorded but not
+    asked about. ``identity`` stands in the place of ``fingerprint``; ``asked``: the set that knows
+    it (``calls.STARTS``, ``calls.RECENT``, 0: none). ``page``: the lease of the page that stands
+    for the request, None: there is none. ``link``: that page is on another server. Without a page,
+    or with a link, the request is sent again if the server loses it. ``tag`` is handed back with
+    the outcome.
     """
 
     slot: str

@@ -59,6 +59,7 @@ class SlotSettings:
     slot_concurrency = Setting(0, checks.whole(0, MOST))
     slot_rate = Setting("", checks.or_empty(checks.rate))
     slot_budget = Setting(0, checks.whole(0, MOST_BUDGET))
+    page_budget = Setting(0, checks.whole(0, MOST_BUDGET))
     slot_limits = Setting({}, checks.slot_limits)
     limits_name = Setting("", checks.or_empty(checks.frontier_name))
     fleet_limits = Setting(False, checks.boolean)

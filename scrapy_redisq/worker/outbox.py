@@ -20,7 +20,7 @@ from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable, message_of
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
+from scrapy_redisq.frontier.operations import OVER_BUDGET, Enqueue, Finish, Lease
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.seen import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
@@ -334,12 +334,16 @@ class Outbox:
         is_held = holder is not None and holder.is_held
         # A foreign dupefilter would not let it through again for another fetch of the page.
         stands = is_held and (self._foreign_filter is None or one.given.dont_filter)
+        delay = milliseconds(one.delay)
+        if holder is not None and (most := self._settings.page_budget):
+            holder.output.asked += 1
+            delay = OVER_BUDGET if holder.output.asked > most else delay
         enqueue = Enqueue(
             one.slot,
             int(one.request.priority),  # True and members of an enum are numbers
             entry,
             one.fingerprint,
-            delay=milliseconds(one.delay),
+            delay=delay,
             also=one.also,
             identity=one.identity,
             asked=one.asked,

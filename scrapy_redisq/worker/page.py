@@ -102,7 +102,7 @@ class Output:
         self.repeats = Repeats()
         """Counts unfiltered requests that are alike."""
         self._held: dict[int, object] = {}
-        self.items = 0
+        self.items = self.asked = 0
         self.links: list[Enqueue] = []
         """Requests that went to other shards, until they are safe there."""
         self._most_links = 1_000

@@ -530,6 +530,7 @@ def test_budgets(redis_server: RedisServer, crawl: Run) -> None:
     that can be requeued, and the next run has its own budget. A push is counted as well."""
     limits = {"127.0.0.1": {"budget": 7}, "127.0.0.2": {"delay": 0}}
     settings = {"REDISQ_SLOT_BUDGET": 3, "REDISQ_SLOT_LIMITS": json.dumps(limits)}
+    settings |= {"REDISQ_RUN": "one"}  # also of the one that joins when the other has done all
     with (
         Site(linked_pages(20)) as site,
         Frontier.from_url(redis_server.url, "follow") as frontier,
@@ -547,3 +548,20 @@ def test_budgets(redis_server: RedisServer, crawl: Run) -> None:
         other = [f"http://127.0.0.2:9/{n}" for n in range(5)]
         assert frontier.push(other).accepted == 5
         assert sum(letter.slot == "127.0.0.2" for letter in frontier.dead()) == 2
+
+
+def test_budget_of_a_page(redis_server: RedisServer, crawl: Run) -> None:
+    """The links of a page beyond its budget are dead letters, which can be requeued."""
+    links = "".join(f'<a href="/{n}">x</a>' for n in range(1, 21))
+    with (
+        Site(lambda path: links if path == "/0" else "") as site,
+        Frontier.from_url(redis_server.url, "follow") as frontier,
+    ):
+        settings = {"REDISQ_PAGE_BUDGET": 5}
+        assert crawl("follow", site, settings=settings).wait().reason == "finished"
+        assert len(site.counts()) == 6
+        letters = list(frontier.dead())
+        assert [letter.reason for letter in letters] == ["budget"] * 15
+        frontier.requeue([letter.id for letter in letters])
+        assert crawl("follow", site, settings=settings).wait().reason == "finished"
+    assert site.counts() == dict.fromkeys([f"/{n}" for n in range(21)], 1)

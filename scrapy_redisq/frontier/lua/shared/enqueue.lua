@@ -111,7 +111,8 @@ end
 -- entry, fingerprint or false, delay in ms, and where it has an identity to be asked about (too,
 -- if its fingerprint is new): 1 to ask new_starts(), 2 new_recent(); its identity}...},
 -- input.also fingerprints that are only recorded. `meta` has run, generation, older, rotates,
--- order and budgets. A request that is over the budget of its slot becomes a dead letter.
+-- order and budgets. A request that is over the budget of its page (its delay is below 0), or of its
+-- slot, becomes a dead letter.
 -- -> a string of one character each: '1' it was new, '0' a duplicate
 local function enqueue(meta)
   local queues, entries, known = input.queues or {}, {}, 0
@@ -126,7 +127,7 @@ local function enqueue(meta)
     else
       local number, request, _, ms = unpack(item)
       local entry, slot, priority = '\0' .. request, unpack(queues[number])
-      if meta.budgets and is_over_budget(slot) then
+      if ms < 0 or meta.budgets and is_over_budget(slot) then
         bury(slot, priority, entry, {reason = 'budget', worker = input.worker})
       elseif ms > 0 then
         delay(record_of(slot, priority, entry), ms)
