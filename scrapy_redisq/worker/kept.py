@@ -1,4 +1,4 @@
-"""Kept requests: they cannot be stored, so they stay in this process.
+"""Kept requests: they cannot be stored, or share their page's session, and stay in this process.
 
 The page that asks for a kept request holds it. The page is not finished before all its kept
 requests are over, and requests of these count as the page's. If the page's lease is void, or the

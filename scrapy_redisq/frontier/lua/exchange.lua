@@ -43,7 +43,8 @@ local worker, NONE = input.worker, {}
 
 -- 1. guard
 local meta = fields_of(META, 'run', 'order', 'generation', 'older', 'rotates', 'state', 'limited',
-  'budgets', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed', 'sampled', 'paused', 'corrupt')
+  'budgets', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed', 'sampled', 'paused',
+  'corrupt')
 if meta.run ~= input.run then return {'lost'} end
 if meta.corrupt then corrupt(meta.corrupt) end
 if not meta.generation then corrupt(META) end

@@ -251,7 +251,9 @@ if not resumes then
 elseif intent ~= 'push' then
   for _, field in ipairs({'spider', 'arguments', 'limits_name'}) do
     local given = input.config[field]
-    if given ~= '' or field == 'limits_name' then redis.call('HSET', META, 'config:' .. field, given) end
+    if given ~= '' or field == 'limits_name' then
+      redis.call('HSET', META, 'config:' .. field, given)
+    end
   end
 end
 if not resumes and (intent == 'crawl' or intent == 'push') then

@@ -192,7 +192,8 @@ local function look_again(slot, at)
 end
 
 -- Workers that have requests of the slot, also those of other crawls that share it, are told to
--- start none for some time (us), or with 0 to ask again. A user without the right to publish gets no error for it.
+-- start none for some time (us), or with 0 to ask again. A user without the right to publish gets
+-- no error for it.
 local function announce(slot, time)
   redis.pcall('PUBLISH', SLOTS .. 'wake', integer(time) .. ' ' .. slot)
 end
