@@ -295,15 +295,18 @@ class Outbox:
         elif one.page is None:
             one.asked, one.identity = calls.RECENT, one.fed or of_nowhere(own, one.request)
         else:
-            parent = self._in_progress.identity_of_page(one.page)
-            one.asked = calls.RECENT
-            if EVERY_KEY in one.request.meta:
-                one.asked = calls.STARTS  # or each fetch of its page would begin another series
-            elif ttl := self._seen_ttl(one.page):
+            parent, retries = b"", 0
+            one.asked = calls.STARTS
+            # Of any page, or each fetch of its page would begin another series.
+            if EVERY_KEY not in one.request.meta:
+                one.asked, retries = calls.RECENT, retry_times(one.page.request.meta)
+                parent = self._in_progress.identity_of_page(one.page)
                 # What a page asks for is new each time that its URL may be fetched again.
-                parent = of_period(parent, ttl)
-            retries, repeats = retry_times(one.page.request.meta), one.page.output.repeats
-            one.identity = of_child(parent, own, one.request, repeats, retries=retries)
+                if ttl := self._seen_ttl(one.page):
+                    parent = of_period(parent, ttl)
+            one.identity = of_child(
+                parent, own, one.request, one.page.output.repeats, retries=retries
+            )
 
     def _seen_ttl(self, page: Page) -> float:
         """Seconds from which on the request of a page may be fetched again; 0: never."""

@@ -62,7 +62,7 @@ class Sessions(Follow):
 
 
 class Aging(Follow):
-    """Each page that is no leaf asks for leaves that may be fetched again, and for one that comes
+    """Each page that is no leaf asks for leaves that may be fetched again, and for two that come
     again; each leaf for its picture and for one that comes again, unfiltered."""
 
     name = "aging"
@@ -73,6 +73,9 @@ class Aging(Follow):
         yield response.follow("/soon", self.parse_leaf, meta={"redisq_seen_ttl": "1s"})
         yield response.follow("/bad", self.parse_leaf, meta={"redisq_seen_ttl": "7x"})
         yield response.follow("/again", self.parse_leaf, meta={"redisq_every": 1})
+        yield response.follow(
+            "/daily", self.parse_leaf, dont_filter=True, meta={"redisq_every": "1d"}
+        )
 
     def parse_leaf(self, response):
         if response.url.endswith(("/leaf", "/soon")):
