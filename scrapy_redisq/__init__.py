@@ -8,7 +8,7 @@ lower floors alone, so rooms of one floor never import each other::
                                                   workers of one machine
     scheduler                                     Scrapy's interface
     worker/  control/                             one crawl process; whoever is none
-    dupefilter  feeds  redis_spider               what Scrapy loads by name, with any scheduler;
+    dupefilter  feed_exports  redis_spider        what Scrapy loads by name, with any scheduler;
                                                   spiders as scrapy-redis has them
     participation  files/                         which crawls join a frontier at all; items as
                                                   files
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scrapy_redisq.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
     from scrapy_redisq.dupefilter import ScrapyRedisFingerprinter as ScrapyRedisFingerprinter
-    from scrapy_redisq.feeds import feed_uri_params as feed_uri_params
+    from scrapy_redisq.feed_exports import feed_uri_params as feed_uri_params
     from scrapy_redisq.middlewares.retry import RedisqBackOffMiddleware as RedisqBackOffMiddleware
     from scrapy_redisq.middlewares.retry import RedisqRetryMiddleware as RedisqRetryMiddleware
     from scrapy_redisq.middlewares.robots import (
@@ -56,7 +56,7 @@ _HOMES = {
     "RedisqRobotsTxtMiddleware": "scrapy_redisq.middlewares.robots",
     "Scheduler": "scrapy_redisq.scheduler",
     "ScrapyRedisFingerprinter": "scrapy_redisq.dupefilter",
-    "feed_uri_params": "scrapy_redisq.feeds",
+    "feed_uri_params": "scrapy_redisq.feed_exports",
 }
 
 __all__ = [

@@ -18,7 +18,7 @@ from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.outgoing import MAX_BYTES
 from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.pipelines.doubt import PROOFS
-from scrapy_redisq.serialization.fields import loads_fields
+from scrapy_redisq.serialization.request_fields import loads_fields
 
 LEFT = {
     *("meta", "counts", "seen", "dead", "letters", "reaped", "slot", "trash", "series", "marks"),

@@ -17,9 +17,9 @@ from scrapy_redisq.commands.options import add_command, add_name, interval
 from scrapy_redisq.commands.project import Project, listed
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.words import counted
-from scrapy_redisq.serialization.fields import parse_line
 from scrapy_redisq.serialization.meta import MAX_DELAY
 from scrapy_redisq.serialization.recurrence import INTERVAL_TAKES
+from scrapy_redisq.serialization.request_fields import parse_line
 
 READ_BYTES = 65_536
 """The capacity of a pipe on Linux."""

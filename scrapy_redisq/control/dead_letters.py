@@ -20,7 +20,7 @@ from scrapy_redisq.control.words import utc
 from scrapy_redisq.errors import Undecodable
 from scrapy_redisq.frontier import admin, runs
 from scrapy_redisq.serialization.entry_format import forget_retries
-from scrapy_redisq.serialization.fields import loads_fields
+from scrapy_redisq.serialization.request_fields import loads_fields
 
 READ_BATCH = 200
 """Dead letters that one script reads; fewer if they are large, see ``dead/letters.lua``."""

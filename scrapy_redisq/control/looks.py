@@ -17,8 +17,8 @@ from scrapy_redisq.control.scaling import Terms, Wanted, wanted_workers
 from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.errors import FrontierCorrupt, RedisqError, ServerBusy
 from scrapy_redisq.frontier import admin
+from scrapy_redisq.frontier.feed_lines import count_lines
 from scrapy_redisq.frontier.growth import GrowthLimit
-from scrapy_redisq.frontier.lines import count_lines
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.cluster import nodes_of

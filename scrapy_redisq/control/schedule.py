@@ -11,8 +11,8 @@ from scrapy_redisq.control.words import utc
 from scrapy_redisq.errors import Undecodable
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.operations import parse_lease
-from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.serialization.recurrence import EVERY_KEY, Recurrence
+from scrapy_redisq.serialization.request_fields import loads_fields
 
 
 class _Waiting(NamedTuple):

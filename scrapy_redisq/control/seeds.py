@@ -15,7 +15,6 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.serialization.fields import request_from_fields
 from scrapy_redisq.serialization.identity import of_nowhere, of_recurring
 from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.serialization.recurrence import (
@@ -26,6 +25,7 @@ from scrapy_redisq.serialization.recurrence import (
     seconds_of,
     seen_ttl_of,
 )
+from scrapy_redisq.serialization.request_fields import request_from_fields
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.settings.settings import RedisqSettings

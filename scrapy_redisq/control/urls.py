@@ -22,8 +22,8 @@ from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.operations import parse_lease
 from scrapy_redisq.frontier.seen import exact_member, seen_filter
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.serialization.identity import of_recurring
+from scrapy_redisq.serialization.request_fields import loads_fields
 
 MOST_LOOKED_AT = 100_000
 """Requests that a search goes through: about half a second, a millisecond of Redis at a time."""

@@ -13,7 +13,7 @@
 ``resend``         and requests to send again, should the shard lose the end of its log
 ``shard_task``     the asyncio task that exchanges with one shard: ``trouble`` has the errors that
                    pass by themselves, ``round_trips`` counts how long exchanges take
-``lines``          lines of a feed, which any client of Redis fills
+``feed_lines``     lines of a feed, which any client of Redis fills
 ``seen``           the dupefilters, ``bitmap_layout`` the shape of one
 ``config``         the configuration of all workers; ``growth`` how large the frontier may become
 ``limits``         the limits of a slot; ``slot_names`` how slots are called and which shard keeps

@@ -68,7 +68,7 @@ WRITES = re.compile(r"^-- Retry ", re.M)
 COMMENT = re.compile(r"^ *--.*\n", re.M)
 """Half of the text, which Redis need not read."""
 
-ALWAYS = ("shared/guard", "shared/texts", "shared/keys")
+ALWAYS = ("shared/damage", "shared/texts", "shared/keys")
 """Files that every script has, whose heads do not name them."""
 
 
@@ -80,7 +80,7 @@ def includes_of(text: str) -> list[str]:
 
 def source(file: str, backend: str = "", body: str = "") -> str:
     """The code of a file of ``lua/``, behind the files that its head includes, each of them once.
-    ``shared/guard.lua`` stands around the whole. ``body``, more Lua, goes behind it.
+    ``shared/damage.lua`` stands around the whole. ``body``, more Lua, goes behind it.
 
     They are named by their paths, ``shared/counts``. Of ``NAME=FILE`` a function NAME() is made
     that returns what the file does, so that it costs nothing where nobody calls it. In a path
@@ -98,7 +98,7 @@ def source(file: str, backend: str = "", body: str = "") -> str:
             add(needed)
         texts[included] = f"local function {function}()\n{text}end\n" if function else text
 
-    add("shared/guard")
+    add("shared/damage")
     add("shared/texts")
     # Lua allows 200 local names in a function, and the longest script has almost as many.
     texts["shared/texts"] += "\nlocal function script()"

@@ -10,5 +10,5 @@
     meta             which keys of meta are safe; delays and counts of retries in it
     identity         identities of unfiltered requests
     recurrence       intervals of requests that come again
-    fields           requests as people write and read them, without a spider
+    request_fields   requests as people write and read them, without a spider
 """

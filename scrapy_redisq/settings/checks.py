@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.frontier.feed_lines import MOST_LINES
 from scrapy_redisq.frontier.limits import (
     DELAY_TAKES,
     LIMIT_TAKES,
@@ -17,7 +18,6 @@ from scrapy_redisq.frontier.limits import (
     parse_limit,
     parse_rate,
 )
-from scrapy_redisq.frontier.lines import MOST_LINES
 from scrapy_redisq.serialization.recurrence import INTERVAL_TAKES, SHORTEST_SEEN_TTL, seconds_of
 
 T = TypeVar("T")

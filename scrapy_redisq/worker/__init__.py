@@ -10,7 +10,7 @@
 ``feeder``       reads keys that any client of Redis fills
 ``kept``         requests that cannot be stored, and are held by the page that asked for them
 ``back_pressure``  who waits while the frontier is as large as it may be
-``progress``     how far it is, in its own terminal
+``progress_line``  how far it is, in its own terminal
 ``report``       its figures for people, and orders of people
 ``politeness/``  whether a download may begin, and whether its slot is in trouble at the end
 """

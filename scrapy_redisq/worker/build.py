@@ -18,7 +18,7 @@ from scrapy_redisq._scrapy.crawl import spider_with_limits, stop_at_hangup
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.feeds import warn_of_shared_feeds
+from scrapy_redisq.feed_exports import warn_of_shared_feeds
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
@@ -88,7 +88,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         worker.start()
         if settings.progress:
             # Here, as rich takes its time.
-            from scrapy_redisq.worker.progress import Progress  # noqa: PLC0415
+            from scrapy_redisq.worker.progress_line import Progress  # noqa: PLC0415
 
             progress = Progress(worker)
             progress.start()

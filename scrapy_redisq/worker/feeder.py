@@ -1,8 +1,8 @@
 """Reads feeds: keys that any client of Redis fills with URLs, or with requests as JSON.
 
-A worker that could use more takes a batch of lines aside (`scrapy_redisq.frontier.lines`). It sends
-their requests, each with an identity, and deletes the batch when Redis has all of them. If the
-worker dies before that, another one reads the same batch after the lease TTL.
+A worker that could use more takes a batch of lines aside (`scrapy_redisq.frontier.feed_lines`). It
+sends their requests, each with an identity, and deletes the batch when Redis has all of them. If
+the worker dies before that, another one reads the same batch after the lease TTL.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from redis.exceptions import RedisError
 from scrapy.http import Request
 
 from scrapy_redisq.errors import RedisqError, SettingError, Unserializable, message_of, reason
-from scrapy_redisq.frontier.lines import TYPES, Taken, take_lines
+from scrapy_redisq.frontier.feed_lines import TYPES, Taken, take_lines
 from scrapy_redisq.frontier.scripts import AsyncClient, execute_async
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.serialization.callbacks import Callbacks
-from scrapy_redisq.serialization.fields import parse_line, request_from_fields
+from scrapy_redisq.serialization.request_fields import parse_line, request_from_fields
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.connection import Server

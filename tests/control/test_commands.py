@@ -30,7 +30,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.ops.autoscale import CrawlCommand
-from scrapy_redisq.serialization.fields import parse_line
+from scrapy_redisq.serialization.request_fields import parse_line
 from tests.control.member import Member, some_urls
 from tests.harness.command import Ran, Redisq, at
 

@@ -20,7 +20,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Ending, Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.serialization.fields import loads_fields
+from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.control.conftest import Opener
 from tests.control.member import Member, some_urls

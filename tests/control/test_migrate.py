@@ -30,7 +30,7 @@ from scrapy_redisq.dupefilter import scrapy_redis_fingerprint
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.ops.migration import pickles, plain
 from scrapy_redisq.ops.migration.pickles import PickleReader
-from scrapy_redisq.serialization.fields import loads_fields
+from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.serialization.values import decode
 from tests.control.conftest import Opener
 from tests.control.member import Member, some_urls

@@ -11,7 +11,7 @@ import scrapy
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.serialization.fields import loads_fields
+from scrapy_redisq.serialization.request_fields import loads_fields
 from tests.harness.crawl import Run, several
 
 

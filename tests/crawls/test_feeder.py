@@ -13,7 +13,7 @@ import redis
 from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.lines import count_lines, take_lines
+from scrapy_redisq.frontier.feed_lines import count_lines, take_lines
 from scrapy_redisq.frontier.scripts import execute
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, constants, wait_until_joined

@@ -15,7 +15,7 @@ from scrapy.settings import Settings
 from lab.servers import RedisServer
 from lab.site import Site, linked_pages
 from scrapy_redisq import Addon, feed_uri_params
-from scrapy_redisq.feeds import warn_of_shared_feeds
+from scrapy_redisq.feed_exports import warn_of_shared_feeds
 from tests.harness.crawl import Crawl, finish, together, wait_until_joined
 
 

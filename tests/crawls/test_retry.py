@@ -15,8 +15,8 @@ from scrapy.http import Request, Response
 from lab.servers import RedisServer
 from lab.site import Answer, Site
 from scrapy_redisq.control import DeadLetter, Frontier
-from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.serialization.meta import delay_of, without_delay
+from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.worker.politeness.retry_pause import retry_after, retry_pause
 from tests.harness.busy import Busy
 from tests.harness.crawl import LATENESS, Run

@@ -37,7 +37,7 @@ from scrapy_redisq.errors import (
     Unserializable,
 )
 from scrapy_redisq.serialization.entry_format import FORMAT
-from scrapy_redisq.serialization.fields import loads_fields, request_from_fields
+from scrapy_redisq.serialization.request_fields import loads_fields, request_from_fields
 from scrapy_redisq.serialization.serializer import Serializer
 
 MAX_BYTES = 1 << 20

@@ -19,8 +19,8 @@ from scrapy.http import Request
 
 from scrapy_redisq.errors import SettingError, Undecodable, Unserializable
 from scrapy_redisq.serialization.entry_format import FORMAT, forget_retries, next_time
-from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.serialization.identity import marks
+from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses, find
 

@@ -41,7 +41,7 @@
 
 local worker, NONE = input.worker, {}
 
--- 1. guard
+-- 1. run
 local meta = fields_of(META, 'run', 'order', 'generation', 'older', 'rotates', 'state', 'limited',
   'budgets', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed', 'sampled', 'paused',
   'corrupt')

@@ -1,7 +1,7 @@
 -- Orders of people: of workers, "quiet" (claim nothing, and finish what they hold), "work" (claim
 -- again) or "stop" (leave, as at SIGTERM); of the crawl, to shard 0, "pause" (no worker begins
 -- anything) or "resume"; of a shard, "mend" (its key that was damaged is in order again: see
--- shared/guard.lua).
+-- shared/damage.lua).
 --
 -- Each worker is told by the reply to its next exchange with this shard. A worker that was told to
 -- stop is told nothing else: it may not have heard of it yet, and would go on.

@@ -8,7 +8,7 @@ from scrapy import Spider
 from scrapy.settings import BaseSettings
 from scrapy.utils.conf import build_component_list
 
-from scrapy_redisq.feeds import shared_feeds
+from scrapy_redisq.feed_exports import shared_feeds
 from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 from scrapy_redisq.settings.scrapy_redis import kept_lines

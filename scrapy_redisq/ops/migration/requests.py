@@ -11,7 +11,7 @@ from scrapy.http import Request
 from scrapy_redisq.control.seeds import NamedRequest
 from scrapy_redisq.errors import Unserializable, reason
 from scrapy_redisq.serialization.entry_format import SCRAPY_CLASSES, RequestClass
-from scrapy_redisq.serialization.fields import is_callback_name
+from scrapy_redisq.serialization.request_fields import is_callback_name
 from scrapy_redisq.serialization.values import shown
 
 RequestClasses = Mapping[str, type[Request]]

@@ -19,7 +19,7 @@
 --                           settings (of the worker that joined last), limited (slots may have
 --                           limits), budgets (slots may have budgets), throttle (see
 --                           shared/slots/state.lua), paused (us, since when the crawl is; on
---                           shard 0), corrupt (a key that was damaged, see shared/guard.lua)
+--                           shard 0), corrupt (a key that was damaged, see shared/damage.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries of a slot and priority, the next to be claimed leftmost
