@@ -15,6 +15,7 @@ DeadReason = Literal[
     "item_error",
     "sink",
     "deliveries",
+    "session_lost",
     "budget",
     "robots",
     "undecodable",
@@ -33,6 +34,8 @@ DEAD_LETTERS: dict[DeadReason, str] = {
     "item_error": "An item pipeline raised an exception.",
     "sink": "A sink refused an item of the page.",
     "deliveries": "A worker died with the request `REDISQ_MAX_DELIVERIES` times.",
+    "session_lost": "A worker died with the session that this request begins, and the spider's "
+    "`session_lost()` returned None, or raised.",
     "budget": "The run had taken in as many requests of the slot as `REDISQ_SLOT_BUDGET` allows, "
     "or its page had asked for as many as `REDISQ_PAGE_BUDGET` allows.",
     "robots": "The robots.txt of the host was answered with 5xx, and no slot could wait "

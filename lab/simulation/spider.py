@@ -162,6 +162,9 @@ class SimulatedSpider(scrapy.Spider):
             world().problems.append(f"a request of the session {number} has left its worker")
         yield from self.hidden(world().site.pages[number], n)
 
+    def session_lost(self, request: Request) -> Request:
+        return request.replace(headers={"Begun": "anew"})
+
     def hidden(self, page: Page, n: int) -> Any:
         yield {"key": f"{page.number}.hidden{n}"}
         if page.deep:

@@ -59,6 +59,24 @@ class InProgress:
         self._pages[page.request] = page
         self._leases += not page.is_kept
 
+    def begin_session_anew(
+        self, page: Page, session_lost: Callable[[Request], Request | None]
+    ) -> None:
+        """A worker has died with the first request of a session: the spider's ``session_lost()``
+        says by which request it begins again. None, or an exception, is a problem of the page."""
+        try:
+            known_by, request = self._fingerprint(page.request), session_lost(page.request)
+            if request is None:
+                page.problem = Problem("session_lost", "session_lost() has given it up")
+                return
+            if not isinstance(request, Request) or self._fingerprint(request) != known_by:
+                takes = "the same request (URL, method and body), or None"
+                raise ValueError(f"session_lost() returned {request!r:.500}: it takes {takes}")
+        except Exception:  # the spider's own
+            page.problem = Problem.of("session_lost", Failure())  # type: ignore[no-untyped-call]
+        else:
+            page.request = request.copy() if self.has(request) else request
+
     def asking(self, request: Request) -> Page | None:
         """The page of a request that Scrapy works on."""
         return self._pages.get(request)

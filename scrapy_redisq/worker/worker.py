@@ -124,6 +124,7 @@ class Worker:
         self.sinks_away = 0
         """Sinks that take no items now."""
         self._one_slot = settings.scheduling == "priority"
+        self._session_lost = getattr(crawler.spider, "session_lost", None)
         self._unfinished: dict[int, int] = {}
         self._held_up = False
         self._counted: dict[str, int] = {}
@@ -252,7 +253,14 @@ class Worker:
                 self._tell_of_death(problem, None, lease.slot)
                 session.finish(problem.finish(lease.id))
                 continue
-            self.in_progress.begin(Page(request, lease, session, every=every))
+            page = Page(request, lease, session, every=every)
+            if lease.deliveries and SESSION_KEY in request.meta and self._session_lost:
+                self.in_progress.begin_session_anew(page, self._session_lost)
+                if page.problem is not None:
+                    self._page_ended(page)
+                    continue
+                request = page.request
+            self.in_progress.begin(page)
             self.engine.downloads.handed_out(request, lease.slot)
             self.gate.turns.handed_out(request, lease.slot)
             if self._is_low(self._want(downloading), downloading):

@@ -81,3 +81,38 @@ def test_rows_of_a_retry(redis_server: RedisServer, crawl: Run, tmp_path: Path) 
     with closing(sqlite3.connect(database)) as db:
         rows = sorted(url for (url,) in db.execute("SELECT url FROM pages"))
     assert rows == [f"{site.url}/{name}" for name in ("late", "login", "odd")]
+
+
+def test_its_worker_dies(redis_server: RedisServer, crawl: Run) -> None:
+    """The spider is asked how a session goes on in the next worker, and what it does not renew is
+    a dead letter. One that is begun again after that is not lost."""
+    paths = ("gone", "other", "raises", "renewed")
+    settings = {"REDISQ_LEASE_TTL": 1}
+
+    def page(path: str) -> Answer | str:
+        if path.startswith("/in-"):
+            return Answer("", delay=0 if site.counts()[path] > 1 else 60)
+        return f'<a href="/in-{path[1:]}">x</a>'
+
+    with Site(page) as site, Frontier.from_url(redis_server.url, "losing") as frontier:
+        frontier.push(
+            [{"url": f"{site.url}/{name}", "meta": {"redisq_session": name}} for name in paths]
+        )
+        first = crawl("losing", site, settings=settings)
+        wait_until(lambda: len(site.hits) == 8, 30, "all sessions")
+        first.kill()
+        finish([crawl("losing", site, settings=settings)])
+        began = [(hit.path, hit.headers.get("begun")) for hit in site.hits[8:]]
+        assert began == [("/renewed", "anew"), ("/in-renewed", None)]
+        letters = {
+            letter.detail.partition("\n")[0] for letter in frontier.dead(reason="session_lost")
+        }
+        assert letters == {
+            "session_lost() has given it up",
+            "builtins.ValueError: no more accounts",
+            f"builtins.ValueError: session_lost() returned <GET {site.url}/other?again>: it takes "
+            "the same request (URL, method and body), or None",
+        }
+        assert frontier.requeue() == 3
+        finish([crawl("losing", site, settings=settings)])
+    assert set(site.counts().values()) == {2}

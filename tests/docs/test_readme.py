@@ -199,24 +199,20 @@ class Accounts(Site):
 def test_accounts(redis_server: RedisServer, tmp_path: Path) -> None:
     """What the spider of docs/howto/sessions.md asks for in a session stays with its login, and the
     session of a worker that dies begins anew in another one."""
-    spider = blocks("docs/howto/sessions.md", "python")[-1]
-    (tmp_path / "accounts.py").write_text(spider)
+    (tmp_path / "accounts.py").write_text("".join(blocks("docs/howto/sessions.md", "python")[-2:]))
     (tmp_path / "alone.py").write_text(
         f"ADDONS = {{'scrapy_redisq.Addon': 500}}\nREDISQ_URL = {redis_server.url!r}\n"
         "REDISQ_LEASE_TTL = 2\nREDISQ_MAX_LEASES = 1\nDOWNLOAD_DELAY = 0.05\n"
     )
     environment = {**ENVIRONMENT, "SCRAPY_SETTINGS_MODULE": "alone"}
+    log = tmp_path / "second.log"
     with Accounts() as site:
-        workers, logs = [], []
-        for name in ("first", "second"):
-            arguments = ["runspider", "accounts.py", "-a", f"site={site.url}/"]
-            arguments += ["-s", f"USER_AGENT={name}"]
-            logs.append(tmp_path / f"{name}.log")
-            workers.append(fork("scrapy", arguments, tmp_path, logs[-1], environment))
-        wait_until(lambda: len(site.logins) == 2 and len(site.hits) > 12, 60, f"see {logs}")
-        dead = site.hits[-1].agent == "second"
-        workers[dead].kill()
-        assert workers[not dead].wait(100) == 0
+        runspider = ["runspider", "accounts.py", "-a", f"site={site.url}/"]
+        first = fork("scrapy", runspider, tmp_path, tmp_path / "first.log", environment)
+        wait_until(lambda: len(site.hits) > 4, 60, "a login and pages")
+        first.kill()
+        second = fork("scrapy", runspider, tmp_path, log, environment)
+        assert second.wait(100) == 0
     assert site.counts()["/login"] > 2
     assert not site.strangers
     for user, key in site.logins.items():
@@ -225,7 +221,8 @@ def test_accounts(redis_server: RedisServer, tmp_path: Path) -> None:
         )
         assert len(pages) == 16, user
         assert set(pages.values()) == {1}
-    assert "cannot be shared" not in logs[not dead].read_text()
+    assert " logs in again" in log.read_text()
+    assert "cannot be shared" not in log.read_text()
 
 
 def test_sitemap(redis_server: RedisServer, tmp_path: Path) -> None:

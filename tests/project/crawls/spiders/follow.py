@@ -61,6 +61,21 @@ class Sessions(Follow):
             yield response.follow(href, callback, meta=meta)
 
 
+class Losing(Sessions):
+    """Says by its path what becomes of a session whose worker has died."""
+
+    name = "losing"
+
+    def session_lost(self, request):
+        if request.url.endswith("/raises"):
+            raise ValueError("no more accounts")
+        if request.url.endswith("/other"):
+            return request.replace(url=request.url + "?again")
+        if request.url.endswith("/renewed"):
+            return request.replace(headers={"Begun": "anew"})
+        return None
+
+
 class Aging(Follow):
     """Each page that is no leaf asks for leaves that may be fetched again, and for two that come
     again; each leaf for its picture and for one that comes again, unfiltered."""
