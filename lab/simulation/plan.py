@@ -54,8 +54,9 @@ FEATURES = {
 }
 """What a spider or its site may do -> how often one does."""
 
-SEEN_TTL = 1_000.0
-"""Virtual seconds, longer than any crawl. Dupefilters are rotated once, so nothing is forgotten."""
+SEEN_TTL = 100_000.0
+"""Virtual seconds, longer than any crawl, and than all steps of a server's clock. Dupefilters are
+rotated once, so nothing is forgotten."""
 
 FEED, LINES, MAX_IDLE = "redisq:{feed}", 40, 2.0
 """A feed, whose key is kept and forgotten with the frontier's; its lines; and how many virtual

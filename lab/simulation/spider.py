@@ -248,7 +248,9 @@ class Downloads:
         name = path  # a leaf and a link of a chain have one URL, and one set of arguments
         if request.cb_kwargs:
             name += f"{getattr(request.callback, '__name__', '')}{json.dumps(request.cb_kwargs)}"
-        site.asked(time.monotonic(), host, name, process.number if process else 0)
+        number = process.number if process else 0
+        site.asked(time.monotonic(), host, name, number)
+        world().network.trace(f"w{number} fetches {name}")
         if path == "robots.txt":
             await asyncio.sleep(0.05)
             return TextResponse(request.url, body=b"User-agent: *\nCrawl-delay: 0.4\n")
@@ -256,7 +258,7 @@ class Downloads:
         if page.kills and plain:
             await world().killed_by(process)
         world().downloads(host)
-        with site.begin(name, process.number if process else 0):
+        with site.begin(name, number):
             return await self._answer(request, page, name, plain, host)
 
     async def _answer(

@@ -596,13 +596,16 @@ class World:
         if not self.network.fail_over(old, since):
             return
         self.void(2 * len(self.alive()))
+        self._void_since(since)
+        self._lost_since(since, runs)
+        began = self.clock.now
         old.cut_off |= {one.number for one in self.alive() if self.chance.random() < 0.5}
         await asyncio.sleep(min(fault.lasts, 5.0))
         old.cut_off.clear()
         runs |= self.network.runs(old)  # it may have begun one since
         self.network.end_split(old)
-        self._void_since(since)
-        self._lost_since(since, runs)
+        self._void_since(began + 1.0)
+        self._lost_since(began, runs)
 
     async def _during(self, fault: Fault, things: list[Any], **values: tuple[Any, Any]) -> None:
         """Attributes of these things have the first value for a while, and then the second one."""
@@ -698,13 +701,13 @@ class World:
     async def _damage(self, fault: Fault, worker: Worker) -> None:
         """Somebody deletes a key or writes over it; a person who is told so puts that in order."""
         server = self._server(fault)
-        # Without the run on shard 0 the others are of no use. Without a worker's tokens its slot
-        # waits for them for ever: nobody knows that they are gone.
-        keys = [
-            key
-            for key in server.redis.keys("redisq:*")
-            if key != META.encode() and b":tokens:" not in key and FEED.encode() not in key
-        ]
+        # Without the run on shard 0 the others are of no use. A slot would wait for ever for tokens
+        # of a worker whose tokens are not known any more, or who is not.
+        keys = server.redis.keys("redisq:*")
+        spared = [META.encode(), FEED.encode(), b":tokens:"]
+        if any(server.redis.hget(key, "out") for key in keys if b":slot:" in key):
+            spared.append(b":workers")
+        keys = [key for key in keys if not any(kind in key for kind in spared)]
         precious = [key for key in keys if any(kind in key for kind in PRECIOUS)]
         if not keys:
             return

@@ -122,6 +122,22 @@ def test_a_pause_survives(member: Make, frontier: Frontier, client: redis.Redis)
     assert client.keys("*") == []
 
 
+def test_a_reset_forgets_slots(member: Make, frontier: Frontier, client: redis.Redis) -> None:
+    """Also one whose requests are all in progress. What was started by a clock that has gone back
+    since holds nothing back."""
+    limits = {"host": {"delay": 0.2}}
+    worker = member(limits)
+    worker.send(["/1"])
+    assert claimed(ask(worker)) == ["host"]
+    assert client.exists(f"{PREFIX}slot:host")
+    frontier.reset(force=True)
+    assert client.keys("*") == []
+    client.hset(f"{PREFIX}slot:host", "last", round(time.time() * 1e6) + 3_600_000_000)
+    again = member(limits)
+    again.send(["/1"])
+    assert claimed(ask(again)) == ["host"]
+
+
 def test_resume_ends_a_back_off(member: Make, frontier: Frontier) -> None:
     """A slot that was set aside goes on at once, as if it had never failed."""
     worker = member()

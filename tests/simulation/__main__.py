@@ -1,6 +1,6 @@
 """``python -m tests.simulation``: crawls on virtual time, each a seed. See `lab.simulation`.
 
-Options: ``--seed N`` the first one, ``--count N``, ``--minutes N``, ``--one`` with its events,
+Options: ``--seed N`` the first one, ``--count N``, ``--minutes N``, ``--one`` with its events (all: ``--trace``),
 ``--pages N`` and ``--without PART,PART`` for a smaller one, ``--no-shorten``;
 ``--mutants [WORD...]`` says which of the seeds finds each fault of `tests.mutants`.
 """
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--pages", type=int)
     parser.add_argument("--without", default="")
     parser.add_argument("--one", action="store_true")
+    parser.add_argument("--trace", action="store_true", help="each fetch and command, too")
     parser.add_argument("--no-shorten", action="store_true")
     parser.add_argument("--twice", action="store_true", help="both must have the same events")
     parser.add_argument("--mutants", nargs="*", metavar="WORD", help="which seed finds them")
@@ -43,7 +44,7 @@ def main() -> int:
     task = {"pages": given.pages, "without": [part for part in given.without.split(",") if part]}
     if given.one:
         with zygote() as one:
-            result = one.crawl({"seed": given.seed, **task})
+            result = one.crawl({"seed": given.seed, "trace": given.trace, **task})
         print(result.get("words"), *result.get("events", []), sep="\n")
         print(*(f"PROBLEM {problem}" for problem in result["problems"]), sep="\n")
         return bool(result["problems"])

@@ -80,6 +80,9 @@ end)
 for _, key in ipairs(forgets_slots and {RULED, PAUSED} or {}) do
   clear_members(key, function(slot) redis.call('DEL', slot_key(slot)) end)
 end
+if forgets_slots then -- of these, too, nothing was queued
+  for _, slot in ipairs(redis.call('HKEYS', BUSY)) do redis.call('DEL', slot_key(slot)) end
+end
 if touched > 0 then return {'more', integer(touched)} end
 redis.call('UNLINK', DELAYED, BUSY, POST, POSTED, TAKEN)
 if input.all then

@@ -122,6 +122,7 @@ local function slot_of(slot)
       if TEXTS[name] then state[name] = values[i] or ''
       else state[name] = number_of(values[i]) end
     end
+    state.last = math.min(state.last, NOW) -- by a clock that has gone back since, after a reset
     set_limit(slot, state, state.own)
     slots[slot] = state
   end
