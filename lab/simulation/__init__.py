@@ -9,6 +9,8 @@ Redis, in one process whose clock moves only when nobody has anything to do.
 ``spider``    the spider of a plan, its downloads and its sink
 ``people``    who pauses a crawl or a host, and pushes requests
 ``plan``      what one seed draws: features of a spider, settings, faults
+``workers``   a worker, its settings and its log
+``faults``    what goes wrong
 ``world``     one crawl of a plan, from its first worker to its last
 ``verdict``   what must hold when it is over
 

@@ -12,7 +12,8 @@ from lab.simulation.clock import BOOTED
 from lab.simulation.plan import FAULTS, LINES, MAX_IDLE
 from lab.simulation.server import SimulatedServer
 from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
-from lab.simulation.world import AGE, END, LAST, World
+from lab.simulation.workers import AGE
+from lab.simulation.world import END, LAST, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.outgoing import MAX_BYTES

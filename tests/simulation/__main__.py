@@ -1,8 +1,8 @@
 """``python -m tests.simulation``: crawls on virtual time, each a seed. See `lab.simulation`.
 
 Options: ``--seed N`` the first one, ``--count N``, ``--minutes N``, ``--one`` with its events,
-``--trace`` with each fetch and command, too, ``--pages N`` and ``--without PART,PART`` for a smaller
-one, ``--no-shorten``;
+``--trace`` with each fetch and command, ``--pages N`` and ``--without PART,PART`` for a smaller
+crawl, ``--no-shorten``;
 ``--mutants [WORD...]`` says which of the seeds finds each fault of `tests.mutants`.
 """
 
