@@ -15,15 +15,14 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.serialization.identity import of_nowhere, of_recurring
-from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
+from scrapy_redisq.serialization.identity import of_nowhere
+from scrapy_redisq.serialization.meta import DELAY_KEY
 from scrapy_redisq.serialization.recurrence import (
     EVERY_KEY,
-    SEEN_TTL_KEY,
     Recurrence,
-    of_period,
+    known_by_fingerprint,
+    read_wishes,
     seconds_of,
-    seen_ttl_of,
 )
 from scrapy_redisq.serialization.request_fields import request_from_fields
 from scrapy_redisq.serialization.serializer import Serializer
@@ -135,24 +134,16 @@ class SeedReader:
             raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
         if meta:
             request = request.replace(meta={**meta, **request.meta})
-        if EVERY_KEY in request.meta:
-            Recurrence.of(request.meta[EVERY_KEY])
-        ttl = seen_ttl_of(request.meta[SEEN_TTL_KEY]) if SEEN_TTL_KEY in request.meta else 0.0
-        delay = 0.0
-        if DELAY_KEY in request.meta:
-            delay = delay_of(request.meta)
-            request = without_delay(request)
+        request, wishes = read_wishes(request)
         fingerprint = self.fingerprint_of(request)
         if not isinstance(fingerprint, bytes):
             raise TypeError(f"its fingerprint is {fingerprint!r:.100}, no bytes")
-        identity = known_by = None
+        stored = identity = known_by = None
         if request.dont_filter:
-            identity = own_identity or of_nowhere(fingerprint, request)
+            stored = identity = own_identity or of_nowhere(fingerprint, request)
         else:
-            known_by = of_period(fingerprint, ttl) if ttl else fingerprint
-        entry = self._serializer.dumps(request, identity, callback=callback, errback=errback)
-        if known_by and EVERY_KEY in request.meta:
-            identity = of_recurring(fingerprint)
+            known_by, identity = known_by_fingerprint(fingerprint, wishes)
+        entry = self._serializer.dumps(request, stored, callback=callback, errback=errback)
         slot = request.meta.get("download_slot")
         if slot is None:  # as Scrapy's downloader sees it
             slot = urlparse_cached(request).hostname or ""
@@ -161,7 +152,7 @@ class SeedReader:
             priority=int(request.priority),
             fingerprint=known_by,
             entry=entry,
-            delay=delay,
+            delay=wishes.get(DELAY_KEY, 0.0),
             identity=identity,
-            also=fingerprint if known_by and ttl else None,
+            also=fingerprint if known_by not in (None, fingerprint) else None,
         )

@@ -6,8 +6,6 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from scrapy.http import Request
-
 from scrapy_redisq.errors import Unserializable
 
 DELAY_KEY = "redisq_delay"
@@ -22,17 +20,11 @@ MAX_DELAY = 31_536_000.0
 DELAY_TAKES = "seconds from 0 to 31,536,000 (a year)"
 
 
-def delay_of(meta: Mapping[str, Any]) -> float:
-    """The seconds in ``meta["redisq_delay"]``; raises ValueError if it is no such number."""
-    value = meta[DELAY_KEY]
+def delay_of(value: Any) -> float:
+    """The seconds that ``meta["redisq_delay"]`` says. Raises ValueError with what it takes."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY:
         return float(value)
     raise ValueError(f"meta[{DELAY_KEY!r}] = {value!r:.100}: takes {DELAY_TAKES}")
-
-
-def without_delay(request: Request) -> Request:
-    """A copy that does not wait: later copies of its meta must not inherit the delay."""
-    return request.replace(meta={k: v for k, v in request.meta.items() if k != DELAY_KEY})
 
 
 def retry_times(meta: Mapping[str, Any]) -> int:

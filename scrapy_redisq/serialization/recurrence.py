@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b, sha1
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
-from scrapy.http import Response
+from scrapy.http import Request, Response
 
-from scrapy_redisq.serialization.meta import MAX_DELAY
+from scrapy_redisq.serialization.identity import of_recurring
+from scrapy_redisq.serialization.meta import DELAY_KEY, MAX_DELAY, delay_of
 
 EVERY_KEY, SEEN_TTL_KEY = "redisq_every", "redisq_seen_ttl"
 """In a request's meta."""
@@ -132,6 +133,47 @@ def seconds_of(value: Any) -> float:
 def seen_ttl_of(value: Any) -> float:
     """The seconds that ``meta["redisq_seen_ttl"]`` says. Raises ValueError with what it takes."""
     return _at_least(SHORTEST_SEEN_TTL, value, f"meta[{SEEN_TTL_KEY!r}]")
+
+
+WISHES: dict[str, Callable[[Any], Any]] = {
+    DELAY_KEY: delay_of,
+    EVERY_KEY: Recurrence.of,
+    SEEN_TTL_KEY: seen_ttl_of,
+}
+"""Keys of meta by which a request says how the frontier is to treat it, and their checks."""
+
+
+def read_wishes(
+    request: Request, refuse: Callable[[Request, str, ValueError], None] | None = None
+) -> tuple[Request, dict[str, Any]]:
+    """The request as it is kept, and what its meta says so. Later copies of its meta must not
+    inherit its delay. Raises ValueError with what a key takes; or ``refuse`` is told of that, and
+    the request goes on without the key."""
+    wishes: dict[str, Any] = {}
+    for key, check in WISHES.items():
+        if key not in request.meta:
+            continue
+        try:
+            wishes[key] = check(request.meta[key])
+        except ValueError as error:
+            if refuse is None:
+                raise
+            refuse(request, key, error)
+        if key == DELAY_KEY or key not in wishes:
+            meta = {name: value for name, value in request.meta.items() if name != key}
+            request = request.replace(meta=meta)
+    return request, wishes
+
+
+def known_by_fingerprint(
+    fingerprint: bytes, wishes: Mapping[str, Any], run: str = ""
+) -> tuple[bytes, bytes | None]:
+    """What a filtered request with these ``wishes`` is known by: in the place of its fingerprint,
+    and, if it comes again, an identity that outlasts what was seen. ``run``: in that run alone."""
+    known_by = sha1(run.encode() + fingerprint).digest() if run else fingerprint
+    if ttl := wishes.get(SEEN_TTL_KEY):
+        known_by = of_period(known_by, ttl)
+    return known_by, of_recurring(fingerprint) if EVERY_KEY in wishes else None
 
 
 def of_period(known_by: bytes, ttl: float) -> bytes:

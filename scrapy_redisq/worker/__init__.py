@@ -4,7 +4,8 @@
 ``build``        puts it together; ``connect`` opens its server and joins the run, ``origin`` is
                  the worker's own description for that
 ``leaving``      how it goes, and its last words in the log
-``outbox``       takes in requests that Scrapy hands in
+``outbox``       takes in requests that Scrapy hands in; ``asked`` is one of them, and what it is
+                 known by
 ``inbox``        leases that wait to be started
 ``in_progress``  the pages, and their ends; ``page`` is one of them
 ``feeder``       reads keys that any client of Redis fills

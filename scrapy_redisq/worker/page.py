@@ -19,7 +19,13 @@ from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import back_offs, next_time, with_back_offs
 from scrapy_redisq.serialization.identity import UNMARKED_META, Repeats, of_next_time
 from scrapy_redisq.serialization.meta import milliseconds, retry_times
-from scrapy_redisq.serialization.recurrence import EVERY_KEY, Answer, Recurrence
+from scrapy_redisq.serialization.recurrence import (
+    EVERY_KEY,
+    SEEN_TTL_KEY,
+    Answer,
+    Recurrence,
+    seen_ttl_of,
+)
 
 MOST_HELD = 1_000
 """Objects of one page that are remembered."""
@@ -135,7 +141,8 @@ class Page(Struct, eq=False):
     ``problem`` is there once something went wrong. The page is not over while it ``waits_for``
     something: items that their sink has not written, or kept requests. ``tries``: how often the
     request was sent back before, because its slot or its sink was in trouble. ``every``: it comes
-    again.
+    again; ``seen_ttl``: its URL may be asked for again after so many seconds. Raises ValueError if
+    its meta says one of these as it cannot be.
 
     At its end ``back`` goes first: the next worker that claims the page fetches it again. Then
     comes ``retry``, a request that takes the page's place.
@@ -153,12 +160,19 @@ class Page(Struct, eq=False):
     retry: Finish | None = None
     tries: int = 0
     every: Recurrence | None = None
+    seen_ttl: float = 0.0
 
     asked_again = True
     is_kept = False
 
     def __post_init__(self) -> None:
-        self.tries = back_offs(self.lease.entry) if self.lease.entry else 0
+        # Its links, which may be given all of its meta, do not come again; nor do kept requests.
+        every = self.request.meta.pop(EVERY_KEY, None)
+        if self.lease.entry:
+            self.tries = back_offs(self.lease.entry)
+            self.every = None if every is None else Recurrence.of(every)
+        if SEEN_TTL_KEY in self.request.meta:
+            self.seen_ttl = seen_ttl_of(self.request.meta[SEEN_TTL_KEY])
 
     @property
     def is_held(self) -> bool:
@@ -199,6 +213,15 @@ class Page(Struct, eq=False):
         delay = milliseconds(every.every)
         self.retry = Finish(lease.id, "retried", entry=entry, priority=lease.priority, delay=delay)
         return every.every
+
+    def as_itself(self, request: Request) -> Request:
+        """``request``, by which the page is tried again, as the page's own."""
+        if self.every is None:
+            return request
+        # Its meta does not say so any more. A retry's priority is another one, and would be that of
+        # all times to come.
+        meta = {**request.meta, EVERY_KEY: self.every.stored()}
+        return request.replace(meta=meta, priority=self.lease.priority)
 
     def blame(self, most: int) -> None:
         """The page itself is at fault: times that it was sent back count as retries, once. From

@@ -35,7 +35,6 @@ from scrapy_redisq.frontier.terms import Demand
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.reasons import CloseReason
 from scrapy_redisq.serialization.meta import SESSION_KEY
-from scrapy_redisq.serialization.recurrence import EVERY_KEY, Recurrence
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.server.access import cancel
@@ -244,16 +243,15 @@ class Worker:
             lease, session = popped
             try:
                 request = self.serializer.loads(lease.entry)
-                every = self._recurrence(request)
-            except Undecodable as error:
-                foreign = isinstance(error, ForeignEntry)
+                page = Page(request, lease, session)
+            except (Undecodable, ValueError) as error:  # or its interval was none
+                foreign = isinstance(error, (ForeignEntry, ValueError))
                 problem = Problem(
                     "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
                 self._tell_of_death(problem, None, lease.slot)
                 session.finish(problem.finish(lease.id))
                 continue
-            page = Page(request, lease, session, every=every)
             if lease.deliveries and SESSION_KEY in request.meta and self._session_lost:
                 self.in_progress.begin_session_anew(page, self._session_lost)
                 if page.problem is not None:
@@ -270,17 +268,6 @@ class Worker:
         self.gate.wake_at_next_start()
         self.run_session.wake()
         return None
-
-    @staticmethod
-    def _recurrence(request: Request) -> Recurrence | None:
-        """Whether the request comes again. Its meta does not say so any more: spiders hand meta on
-        from page to link."""
-        if EVERY_KEY not in request.meta:
-            return None
-        try:
-            return Recurrence.of(request.meta.pop(EVERY_KEY))
-        except ValueError as error:
-            raise ForeignEntry(str(error)) from None
 
     # Middlewares and item pipelines ask, and tell
 

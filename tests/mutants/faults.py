@@ -302,12 +302,12 @@ MUTANTS = [
         ("meta.generation, due + ttl", "meta.generation, NOW + ttl"),
     ),
     *_of(
-        "worker/outbox.py",
+        "worker/asked.py",
         "tests/crawls/test_recurrence.py",
-        ("parent = of_period(parent, ttl)", "pass"),
-        ("one.asked, one.identity = calls.STARTS, of_recurring(own)", "pass"),
+        ("parent = of_period(parent, min(ttls))", "pass"),
+        ("calls.STARTS if identity else 0", "0"),
     ),
-    *_of("worker/outbox.py", "tests/crawls/test_feeder.py", "one.fed or "),
+    *_of("worker/asked.py", "tests/crawls/test_feeder.py", "one.fed or "),
     *_of(
         "frontier/lua/feed.lua",
         "tests/crawls/test_feeder.py",
