@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
+from lab.servers import wait_until
 from lab.site import Answer
 from tests.faults.oracle import assert_quiet, assert_survived, starved
 from tests.faults.rig import MOST_LEASES, Rig
+from tests.harness.crawl import constants
 
 
 def chained(pages: int, chains: int, delay: float, failing: bool) -> Callable[[str], Answer | None]:
@@ -99,6 +102,110 @@ def test_f48_seeds(rig: Rig, lost: str) -> None:
     rig.finish()
     # What was pushed is filtered, the start request of that URL is not.
     assert_survived(rig, refetch=pages, more_created=int(lost == "join"))
+
+
+def lose_the_last_second(rig: Rig) -> int:
+    """The server is killed, and begins again without the last second of its log; -> how many pages
+    were fetched since then."""
+    log, hits = rig.server.log_file, len(rig.site.hits)
+    size = log.stat().st_size
+    rig.stay(1)
+    rig.server.kill()
+    with log.open("r+b") as file:
+        file.truncate(size)
+    rig.server.start()
+    return len(rig.site.hits) - hits
+
+
+def too_soon(rig: Rig, interval: float) -> int:
+    """How many fetches came sooner than so many seconds after another one of the same page."""
+    fetched: dict[str, list[float]] = {}
+    for hit in rig.site.hits:
+        fetched.setdefault(hit.path, []).append(hit.at)
+    return sum(
+        b - a < interval for at in fetched.values() for a, b in itertools.pairwise(sorted(at))
+    )
+
+
+def assert_explained(rig: Rig, again: int, lost: int) -> None:
+    """So many pages were fetched ``again`` because of what dead workers held, and what was lost."""
+    voided = len(rig.gone) + rig.size.workers + starved(rig)
+    allowed = voided * MOST_LEASES + lost
+    rig.measured.update(refetch=again / rig.pages, allowed=allowed / rig.pages)
+    assert again <= allowed
+
+
+@pytest.mark.full
+def test_f80_seen_for_a_while(rig: Rig) -> None:
+    """With REDISQ_SEEN_TTL of a few seconds workers are killed, and the last second of the log is
+    lost: nothing is lost, and no page is fetched twice within that time but for those."""
+    ttl, chains = 6.0, int(rig.size.pick(8, 48))
+
+    def page(path: str) -> Answer:
+        number = int(path[1:])
+        links = [number + chains, number + chains + 1, number + 2 * chains]
+        if not number:
+            links += range(1, chains)
+        return Answer(
+            "".join(f'<a href="/{link}">x</a>' for link in links if link < rig.pages), delay=0.5
+        )
+
+    rig.set_up(
+        pages=int(rig.size.pick(200, 1_500)),
+        page=page,
+        aof=True,
+        ttl=2,
+        hold=True,
+        REDISQ_SEEN_TTL=f"{ttl:g}s",
+        **constants({"scrapy_redisq.settings.checks.SHORTEST_SEEN_TTL": 1.0}),
+    )
+    fleet = rig.fleet()
+    rig.keep_killing(fleet, 2, rig.size.pick(4, 12))
+    lost = lose_the_last_second(rig)
+    rig.keep_killing(fleet, 2, rig.size.pick(2, 12))
+    rig.finish()
+    assert_survived(rig, refetch=None, more_created=rig.status()["created"] - rig.pages)
+    # It counts from when a request is taken in, which is a while before it is fetched.
+    assert_explained(rig, too_soon(rig, ttl - 2), lost)
+
+
+@pytest.mark.full
+def test_f81_pages_that_come_again(rig: Rig) -> None:
+    """Workers are killed, the last second of the log is lost, and Redis is restarted: each page
+    comes again, as often as it should, and has one next time."""
+    every = 2.0
+    rig.set_up(
+        pages=int(rig.size.pick(60, 200)),
+        page=lambda path: Answer("<html></html>", delay=0.1),
+        aof=True,
+        ttl=2,
+        REDISQ_FRONTIER="fault",
+    )
+    with rig.frontier() as frontier:
+        frontier.push([f"{rig.site.url}/{n}" for n in range(rig.pages)], every=every)
+    fleet, seconds = rig.fleet(spider="fed"), rig.size.pick(3, 12)
+    rig.keep_killing(fleet, 2, seconds, spider="fed")
+    lost = lose_the_last_second(rig)
+    rig.keep_killing(fleet, 2, seconds, spider="fed")
+    rig.server.stop()
+    rig.server.start()
+    since = time.monotonic()
+    all_again = lambda: len({hit.path for hit in rig.site.hits if hit.at > since}) == rig.pages  # noqa: E731
+    wait_until(all_again, 60, "all of them come again")
+    wait_until(lambda: len(rig.status()["workers"]) == len(fleet), 30, "the dead are gone")
+    for worker in fleet:
+        worker.terminate()
+    for worker in fleet:
+        assert worker.wait().reason == "shutdown"
+    status = rig.status()
+    assert (status["leased"], status["dead"]) == (0, 0), status
+    waiting = status["queued"] + status["delayed"]  # of some it is the time already
+    assert status["created"] - status["finished"] == waiting == rig.pages, status
+    with rig.frontier() as frontier:
+        comes = [one["url"] for one in frontier.schedule()]
+    assert len(comes) == len(set(comes)) == status["delayed"]
+    assert_quiet(rig)
+    assert_explained(rig, too_soon(rig, every), lost)
 
 
 BLOOM = "scrapy_redisq.BloomDupeFilter"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import time
 from collections import Counter
@@ -16,6 +18,7 @@ from lab.site import Answer
 from tests.conftest import DATABASE_FIXTURES
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import FACTS, MOST_LEASES, Rig
+from tests.harness.crawl import Crawl, constants, wait_until_joined
 
 GROWTH = 4_000_000
 """Bytes by which a worker may grow while the database is away or slow, once it holds its pages."""
@@ -168,3 +171,60 @@ def test_f42_refused_row(rig: Rig, database: Database) -> None:
     assert re.search(r"(?i)check constraint|constraint .*not_250.* failed", letter.detail)
     assert "not_250" in letter.detail
     rig.measured["stored"] = len(facts(database))
+
+
+SECONDS = "scrapy_redisq.pipelines.file_batch.FilePipeline.batch_seconds"
+
+
+def killed_while_it_puts_together(rig: Rig, worker: Crawl, seconds: float) -> None:
+    """It is killed so long after it has begun; the data set is none or whole."""
+    wait_until(lambda: LAST in worker.log or "Nothing to do" in worker.log, 60, "the end")
+    rig.stay(seconds)
+    rig.kill(worker)
+    assert not (rig.folder / "all.csv").exists() or len(items(rig)) == rig.pages
+
+
+LAST = "this was the last worker to leave"
+
+
+def items(rig: Rig) -> list[str]:
+    """The pages in the data set."""
+    with (rig.folder / "all.csv").open(newline="") as file:
+        return [row["page"] for row in csv.DictReader(file)]
+
+
+@pytest.mark.full
+def test_f77_data_set(rig: Rig) -> None:
+    """Workers that write a data set are killed again and again, and so are those that put it
+    together: each item is there once."""
+    sinks = {"crawls.sink.SQLiteSink": 1, "scrapy_redisq.pipelines.DatasetPipeline": 300}
+    out = rig.folder / "all.csv"
+    rig.set_up(
+        pages=int(rig.size.pick(300, 3_000)),
+        delay=rig.size.pick(0.3, 0.15),
+        ttl=2,
+        hold=True,
+        ITEM_PIPELINES=json.dumps(sinks),
+        REDISQ_DATASET=out,
+        REDISQ_RUN="once",
+        **constants({SECONDS: 1.0}),
+    )
+    assert rig.kill_at_random(rig.size.pick(4, 30)) >= rig.size.pick(3, 12)
+    wait_until_joined(rig.survivors())
+    rig.released.set()
+    running = rig.survivors()
+    wait_until(lambda: any(LAST in worker.log for worker in running), 120, "the end")
+    (last,) = [worker for worker in running if LAST in worker.log]
+    killed_while_it_puts_together(rig, last, rig.random.uniform(0, 0.1))
+    together = out.with_name("all.csv.parts") / "_together"
+    for _ in range(int(rig.size.pick(2, 8))):
+        together.unlink(missing_ok=True)  # as if it had died before
+        seconds = rig.random.uniform(0, rig.size.pick(0.04, 0.3))
+        killed_while_it_puts_together(rig, rig.worker(), seconds)
+    together.unlink(missing_ok=True)
+    rig.worker()
+    for worker in rig.survivors():
+        worker.wait()
+    assert_survived(rig, refetch=None)
+    assert sorted(map(int, items(rig))) == [*range(rig.pages)]
+    assert not [path for path in rig.folder.iterdir() if path.name.endswith(".tmp")]

@@ -125,6 +125,33 @@ class Chains(Fault):
             reached("yield")
 
 
+class InSessions(Fault):
+    """Each of the first ``sessions`` pages begins one, which has all that its pages link to."""
+
+    name = "in_sessions"
+    custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
+
+    def __init__(self, site="", sessions=1, **kwargs):
+        super().__init__(site, **kwargs)
+        self.sessions = int(sessions)
+
+    async def start(self):
+        for number in range(self.sessions):
+            meta = {"redisq_session": number, "cookiejar": number}
+            yield scrapy.Request(f"{self.site}/{number}", meta=meta)
+
+    def session_lost(self, request):
+        self.logger.info("Session lost: %s", request)
+        return request.replace(headers={"Begun": "anew"})
+
+    def parse(self, response):
+        yield {"url": response.url, "page": response.url.rpartition("/")[2]}
+        session = response.meta["redisq_session"]
+        for href in response.css("a::attr(href)").getall():
+            meta = {"redisq_session": session, "cookiejar": session}
+            yield response.follow(href, meta=meta)
+
+
 class Seeds(Fault):
     """Pages without links: as many start requests, or as many from ``spider_idle``, ten at once."""
 
