@@ -52,6 +52,13 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_Help, **options)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        namespace, rest = super().parse_known_args(args, namespace)
+        # Most Pythons' argparse has taken "[URL ...]" for empty if an option stands before it.
+        if rest and getattr(namespace, "urls", None) == [] and not any(t[:1] == "-" for t in rest):
+            namespace.urls, rest = rest, []
+        return namespace, rest
+
 
 class _Commands(_Parser):
     """All of ``scrapy redisq``. An action of slots or workers is a command of its own ("slots

@@ -18,11 +18,13 @@ from scrapy_redisq.commands.project import Project, listed
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.words import counted
 from scrapy_redisq.serialization.meta import MAX_DELAY
-from scrapy_redisq.serialization.recurrence import INTERVAL_TAKES
+from scrapy_redisq.serialization.recurrence import INTERVAL_TAKES, SHORTEST
 from scrapy_redisq.serialization.request_fields import parse_line
 
 READ_BYTES = 65_536
 """The capacity of a pipe on Linux."""
+
+MOMENT_TAKES = "YYYY-MM-DDTHH:MM in local time, or with a zone (+00:00)"
 
 TEXT = """\
 Add requests to a frontier, and begin it if there is none. A complete one begins a new run, unless
@@ -59,12 +61,12 @@ def add_options(commands: Any) -> None:
         dest="after",
         metavar="WHEN",
         type=_moment,
-        help="fetched then: 2030-01-31T08:00, in local time, or with a zone (+00:00)",
+        help=f"fetched then, within a year: {MOMENT_TAKES}",
     )
     push.add_argument(
         "--every",
         metavar="TIME",
-        type=interval,
+        type=_period,
         help='fetched again so long after it was finished, until "schedule --remove"; TIME is '
         f"{INTERVAL_TAKES}",
     )
@@ -81,9 +83,16 @@ def _moment(text: str) -> float:
     try:
         seconds = datetime.fromisoformat(text).timestamp() - time.time()
     except (ValueError, OverflowError):
-        raise ArgumentTypeError(f"{text!r}: takes a time such as 2030-01-31T08:00") from None
+        raise ArgumentTypeError(f"{text!r}: takes {MOMENT_TAKES}") from None
     if not 0 <= seconds <= MAX_DELAY:
         raise ArgumentTypeError(f"{text!r}: takes a time within a year from now")
+    return seconds
+
+
+def _period(text: str) -> float:
+    """Seconds between two times."""
+    if (seconds := interval(text)) < SHORTEST:
+        raise ArgumentTypeError(f"{text!r}: takes a second at least")
     return seconds
 
 

@@ -271,7 +271,7 @@ def decode_entry(entry: bytes, decode: EntryDecoder = _decode_stored) -> Entry:
         raise ForeignEntry(f"not bytes but {type_name(type(entry))}")
     first = entry[0] if entry else 0
     if first & 15 != FORMAT:
-        why = f"not an entry of scrapy-redisq, begins with {entry[:8]!r}"
+        why = f"not an entry of scrapy-redisq, begins with {entry[:8]!r}" if entry else "no request"
         if 0 < first < 16:
             why = f"format {first}, this release reads {FORMAT}"
         raise ForeignEntry(why)

@@ -70,6 +70,8 @@ class TestUsage:
             ([], "COMMAND"),
             (["status", "--js"], "--js"),
             (["push", "books", "-", "https://a.example/"], "stands alone"),
+            (["push", "books", "--every", "0", "https://a.example/"], "a second at least"),
+            (["push", "books", "--at", "noon", "https://a.example/"], "YYYY-MM-DDTHH:MM"),
             (["dead", "requeue", "books"], "--all"),
             (["dead", "requeue", "books", "0-1", "--all"], "either"),
             (["dead", "requeue", "books", "17"], "0-17"),

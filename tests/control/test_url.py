@@ -196,7 +196,7 @@ def test_command(redisq: Redisq, redis_server: RedisServer) -> None:
     assert "behind 1 others" in said
     assert "nothing was done" in redisq("url", NAME, URL, "--fetch").out
     assert redisq("url", NAME, URL, "--forget").out.endswith("counts as never seen\n")
-    again = redisq("url", NAME, URL, "--forget", "--json")
+    again = redisq("url", NAME, "--forget", "--json", URL)
     assert (again.code, again.out, "has not been seen" in again.err) == (1, "", True)
     both = redisq("url", NAME, URL, f"{URL}0", "--forget", "--json")  # of one it was told before
     assert (both.code, both.err.count("has not been seen")) == (1, 1)

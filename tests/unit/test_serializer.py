@@ -642,7 +642,7 @@ class Bomb:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (b"", "not an entry of scrapy-redisq"),
+        (b"", "^no request$"),
         (b"\x01anything", "^format 1, this release reads 2$"),
         (b"\x0f", "^format 15, this release reads 2$"),
         (pickle.dumps(Bomb()), "not an entry of scrapy-redisq, begins with b'.x80"),
