@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ from lab.servers import RedisServer, binaries, free_port
 from lab.site import Site
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.frontier import PUSH_BATCH
-from scrapy_redisq.dupefilter import BloomDupeFilter
+from scrapy_redisq.dupefilter import BloomDupeFilter, scrapy_redis_fingerprint
 from scrapy_redisq.errors import (
     ServerBusy,
     ServerError,
@@ -92,6 +94,33 @@ def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) 
     for server in cluster.servers:
         with server.client() as client:
             assert client.keys() == []
+
+
+def test_migrate_to_a_cluster(
+    at_cluster: Redisq, cluster: Cluster, redis_server: RedisServer
+) -> None:
+    """Requests of a frontier of scrapy-redis, and what it has seen, go to the shards of their
+    slots; again, nothing is added."""
+    old = redis_server.client()
+    for url in URLS:
+        request = Request(url)
+        old.sadd("books:dupefilter", scrapy_redis_fingerprint(request).hex())
+        old.zadd("books:requests", {pickle.dumps(request.to_dict()): 0})
+    old.sadd("books:dupefilter", scrapy_redis_fingerprint(Request("https://z.example/")).hex())
+    given = {
+        "REDIS_URL": redis_server.url,
+        "REQUEST_FINGERPRINTER_CLASS": "scrapy_redisq.ScrapyRedisFingerprinter",
+    }
+    migrate = ("migrate", "books", "--seen", "fingerprinter")
+    for taken in (len(URLS), 0):
+        ran = at_cluster(*migrate, **given)
+        assert (ran.code, ran.err) == (0, "")
+        assert re.search(rf"books:requests +{len(URLS)} +{taken} +{len(URLS) - taken} ", ran.out)
+    assert at_cluster("push", "books", *URLS, "https://z.example/", **given).out == (
+        f"books: 0 new requests, {len(URLS) + 1} duplicates\n"
+    )
+    status = json.loads(at_cluster("status", "books", "--json").out)
+    assert (status["queued"], status["shards"]) == (len(URLS), 3)
 
 
 def test_a_reset_of_what_a_cluster_has_left(at_cluster: Redisq, cluster: Cluster) -> None:
