@@ -539,7 +539,7 @@ def test_budgets(redis_server: RedisServer, crawl: Run) -> None:
         assert [worker.wait().reason for worker in workers] == ["finished"] * 2
         assert len(site.counts()) == 7
         letters = list(frontier.dead())
-        assert {letter.reason for letter in letters} == {"budget"}
+        assert {(one.reason, one.detail) for one in letters} == {("budget", "that of its slot")}
         status = frontier.status()
         assert (status["created"], status["dead"]) == (7 + len(letters), len(letters))
         frontier.requeue([letters[0].id])
@@ -562,6 +562,7 @@ def test_budget_of_a_page(redis_server: RedisServer, crawl: Run) -> None:
         assert len(site.counts()) == 6
         letters = list(frontier.dead())
         assert [letter.reason for letter in letters] == ["budget"] * 15
+        assert letters[0].detail == "that of its page (REDISQ_PAGE_BUDGET)"
         frontier.requeue([letter.id for letter in letters])
         assert crawl("follow", site, settings=settings).wait().reason == "finished"
     assert site.counts() == dict.fromkeys([f"/{n}" for n in range(21)], 1)

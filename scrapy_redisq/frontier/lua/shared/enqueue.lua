@@ -128,7 +128,8 @@ local function enqueue(meta)
       local number, request, _, ms = unpack(item)
       local entry, slot, priority = '\0' .. request, unpack(queues[number])
       if ms < 0 or meta.budgets and is_over_budget(slot) then
-        bury(slot, priority, entry, {reason = 'budget', worker = input.worker})
+        bury(slot, priority, entry, {reason = 'budget', worker = input.worker,
+          detail = 'that of its ' .. (ms < 0 and 'page (REDISQ_PAGE_BUDGET)' or 'slot')})
       elseif ms > 0 then
         delay(record_of(slot, priority, entry), ms)
         added = added + 1
