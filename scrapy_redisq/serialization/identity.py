@@ -150,13 +150,13 @@ def _canonical(value: Any) -> bytes:
     return b"".join(parts)
 
 
-def of_start(fingerprint: bytes, request: Request, repeats: Repeats) -> bytes:
+def of_start(fingerprint: bytes, request: Request, repeats: Repeats, *, own: bytes = b"") -> bytes:
     """The identity of an unfiltered start request: the fingerprint itself for the first one
-    without marks."""
+    without marks. ``own``: of a worker whose start requests are its own."""
     marked, number = _marks_and_number(fingerprint, request, repeats)
-    if not (marked or number):
+    if not (marked or number or own):
         return fingerprint
-    return _digest(b"start", fingerprint, marked, b"%d" % number)
+    return _digest(b"start", own, fingerprint, marked, b"%d" % number)
 
 
 def of_child(

@@ -29,6 +29,7 @@ class CrawlSettings:
     seen_ttl = Setting(0.0, checks.seen_ttl)
     keep_alive = Setting(False, checks.boolean)
     feeds = Setting({}, checks.feeds)
+    same_start = Setting(True, checks.boolean)
     same_arguments = Setting(True, checks.boolean)
     rewind = Setting(REWIND, checks.seconds(0, 3_600))
     wait_replicas = Setting(0, checks.whole(0, 10))

@@ -110,8 +110,10 @@ def known_by(
     settings: RedisqSettings,
     run_session: RunSession,
     identity_of_page: Callable[[Page], bytes],
+    worker: bytes,
 ) -> KnownBy:
-    """What ``one`` is known by."""
+    """What ``one`` is known by; with REDISQ_SAME_START = False start requests of another ``worker``
+    by something else."""
     encode, own = run_session.seen.encode, one.own
     if one.filtered:
         # Start requests are fetched once in each run, whatever earlier runs have seen.
@@ -120,7 +122,8 @@ def known_by(
         also = encode(own) if known != own else None
         return KnownBy(encode(known), also, identity, calls.STARTS if identity else 0)
     if one.of_start:
-        identity = of_start(own, one.request, one.output.repeats)
+        alone = b"" if settings.same_start else worker
+        identity = of_start(own, one.request, one.output.repeats, own=alone)
         # Links to it are duplicates. A start request with marks (cookies, say) hides none.
         also = encode(own) if identity == own else None
         return KnownBy(None, also, identity, calls.STARTS)

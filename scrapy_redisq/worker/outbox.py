@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 from typing import Any
 
 from scrapy.crawler import Crawler
@@ -92,6 +93,7 @@ class Outbox:
         self._warned_shared = False
         self._warned_of: set[str] = set()
         self._start = Output()
+        self._worker = secrets.token_bytes(16)
 
     def take(self, request: Request) -> bool:
         """Take a request; False if it is known to be a duplicate or cannot be taken."""
@@ -131,6 +133,7 @@ class Outbox:
                 return self.duplicate(request)
             # It may not let the request through for another fetch of the page.
             filtered, let_through = False, given.dont_filter or of_start
+        by_all = of_start and (filtered or self._settings.same_start)
         one = Asked(
             given,
             request,
@@ -141,7 +144,7 @@ class Outbox:
             self._fingerprint(request),
             filtered,
             of_start,
-            asked_again=let_through and (of_start if page is None else page.asked_again),
+            asked_again=let_through and (by_all if page is None else page.asked_again),
             pause=self._retry_pause(request, page),
             fed=fed,
         )
@@ -210,7 +213,8 @@ class Outbox:
         if every is not None and self._engine.is_returned(one.given):
             for name in every.headers:  # of the page that was redirected, and not of this one
                 one.request.headers.pop(name, None)
-        known = known_by(one, self._settings, self._run_session, self._in_progress.identity_of_page)
+        identity_of_page = self._in_progress.identity_of_page
+        known = known_by(one, self._settings, self._run_session, identity_of_page, self._worker)
         identity = None if one.filtered else known.identity
         if one.shares_session(one.page):
             self._serializer.check_scheme(one.request.url)

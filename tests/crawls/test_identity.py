@@ -121,6 +121,11 @@ class TestIdentities:
         assert [of_start(b"f", Request(URL), again) for _ in range(3)] == identities
         assert of_start(b"g", Request(URL), again) == b"g"
 
+    def test_start_of_one_worker(self) -> None:
+        """With REDISQ_SAME_START = False no other worker has the same."""
+        identities = {of_start(b"f", Request(URL), Repeats(), own=own) for own in (b"", b"a", b"b")}
+        assert len(identities) == 3
+
     def test_named(self) -> None:
         """meta["redisq_id"] stands for marks and order."""
 
@@ -273,6 +278,15 @@ def test_alike_of_start(crawl: Run) -> None:
         assert served(items) == EACH + Counter([("", "")])
         assert all(item["is_start"] is True for item in items)
         assert site.counts() == {"/alike": 11}
+
+
+def test_start_of_each_worker(crawl: Run) -> None:
+    """With REDISQ_SAME_START = False each of two workers fetches its own."""
+    with Site(answers) as site:
+        workers = crawl.fleet(2, "alike", site, {"REDISQ_SAME_START": False})
+        finish(workers)
+        items = [item for worker in workers for item in worker.items()]
+        assert served(items) == EACH + EACH
 
 
 def test_alike_of_a_page(crawl: Run) -> None:

@@ -150,7 +150,7 @@ class Shop(Site):
 
 def test_login(redis_server: RedisServer, tmp_path: Path) -> None:
     """Each worker with the middleware of docs/howto/sessions.md logs in before its first page."""
-    middleware, setting, _ = blocks("docs/howto/sessions.md", "python")
+    middleware, setting, *_ = blocks("docs/howto/sessions.md", "python")
     spider = next(block for block in blocks("docs/tutorial/first-crawl.md", "python"))
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()
