@@ -47,7 +47,7 @@ async def leave(worker: Worker, reason: str) -> None:
                 "lost (see stat scheduler/unserializable)",
                 worker.kept.lost,
             )
-        worker.outbox.count_filtered()
+        worker.reporter.count_work()
         stats.set_value("redisq/exchanges", worker.run_session.exchanges)
         if not worker.is_lost:
             _report_dead(worker)

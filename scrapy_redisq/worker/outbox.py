@@ -374,8 +374,3 @@ class Outbox:
             slot = ""
         self._stats.inc_value(f"redisq/dead/{reason}")
         self._run_session.enqueue(problem.letter(slot, of_refused(request)))
-
-    def count_filtered(self) -> None:
-        """Bring the stats about duplicates up to date."""
-        if isinstance(self._dupefilter, RedisqDupeFilter):
-            self._dupefilter.count_filtered()

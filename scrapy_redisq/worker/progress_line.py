@@ -77,7 +77,7 @@ class Progress:
     def line(self) -> Text:
         """Pages of this worker, and requests that are left for all workers."""
         worker, run = self._worker, self._worker.run_session
-        doing = worker.doing()
+        doing = worker.reporter.doing()
         parts = [
             f"{worker.pages:,} pages ({self._rate(worker.pages):,.1f}/s)",
             f"{worker.items:,} items",

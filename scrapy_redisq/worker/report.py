@@ -13,15 +13,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy_redisq._scrapy.engine import Engine
+from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.frontier.names import STAT
+
+if TYPE_CHECKING:
+    from scrapy_redisq.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 EVERY = 5.0
 """Seconds between two reports at least. They go with exchanges that there are anyway."""
+
+COUNT_EVERY = 1.0
+"""Seconds between two times that a worker adds to the counts of the frontier."""
 
 WINDOW = 60.0
 """Seconds over which pages a minute are counted."""
@@ -72,15 +79,16 @@ def stats_to_tell(stats: Mapping[Any, Any]) -> tuple[dict[str, int], dict[str, i
 
 
 class Reporter:
-    """Makes a report when one is due; ``pages`` is how many this worker has done, ``doing`` what it
-    is doing now."""
+    """Makes a worker's report when one is due, and adds its work to the counts of all workers."""
 
-    def __init__(self, pages: Callable[[], int], doing: Callable[[], Mapping[str, Any]]) -> None:
-        self._pages = pages
-        self._doing = doing
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
         self._due = time.monotonic()  # the first one goes with the first exchange
         self._looks = deque([(self._due, 0)])
-        self._blocked = 0.0
+        self.blocked = 0.0
+        """Seconds for which nothing else has run, at most."""
+        self._counted: dict[str, int] = {}
+        self._count_at = 0.0
 
     async def watch(self) -> None:
         """Until cancelled: notice for how long a callback, or whatever it is, lets nothing else
@@ -88,33 +96,66 @@ class Reporter:
         while True:
             before = time.monotonic()
             await asyncio.sleep(LOOK)
-            self._blocked = max(self._blocked, time.monotonic() - before - LOOK)
+            self.blocked = max(self.blocked, time.monotonic() - before - LOOK)
 
-    def due(self) -> str:
-        """A report as JSON, or "" if none is due."""
+    def report(self) -> dict[str, Any]:
+        """A report as an exchange takes it, {} if none is due. The last exchange has the last."""
         now = time.monotonic()
-        if now < self._due:
-            return ""
+        if now < self._due and not self._worker.run_session.stopping:
+            return {}
         self._due = now + EVERY
+        stats, extremes = stats_to_tell(self._worker.stats.get_stats())
+        self._count(stats)
         memory = None  # where the system does not say
         with contextlib.suppress(OSError, ValueError, IndexError):
             memory = int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return json.dumps(
-            {
-                "pages_per_minute": round(self._pages_per_minute(now), 1),
-                "cpu_seconds": round(time.process_time(), 2),
-                "rss_bytes": memory,
-                "blocked_seconds": round(self._blocked, 2),
-                **self._doing(),
-            }
-        )
+        report = {
+            "pages_per_minute": round(self._pages_per_minute(now), 1),
+            "cpu_seconds": round(time.process_time(), 2),
+            "rss_bytes": memory,
+            "blocked_seconds": round(self.blocked, 2),
+            **self.doing(),
+        }
+        told = {"report": json.dumps(report), "extremes": extremes}
+        return {name: value for name, value in told.items() if value}
+
+    def doing(self) -> dict[str, Any]:
+        """The state of the worker."""
+        worker, downloading = self._worker, self._worker.engine.downloads.number
+        return {
+            "downloading": downloading,
+            "in_callbacks": max(0, len(worker.engine.in_progress) - downloading),
+            "waiting_for_sink": worker.in_progress.unwritten,
+            "waiting_to_send": worker.run_session.waiting(),
+            "kept": len(worker.kept),
+            "sink": "away" if worker.sinks_away else "",
+            "quiet": worker.orders.quiet,
+        }
+
+    def count_work(self) -> None:
+        """Add what the worker did, about once a second: to change counts takes Redis a twentieth of
+        a small exchange."""
+        worker, now = self._worker, time.monotonic()
+        if now < self._count_at and not worker.engine.closing:
+            return
+        self._count_at = now + COUNT_EVERY
+        if isinstance(worker.dupefilter, RedisqDupeFilter):
+            worker.dupefilter.count_filtered()
+        done = {"pages": worker.pages, "items": worker.items, "errors": worker.in_progress.errors}
+        self._count({**done, **responses(worker.stats.get_stats())})
+
+    def _count(self, done: Mapping[str, int]) -> None:
+        for name, number in done.items():
+            if more := number - self._counted.get(name, 0):
+                self._worker.run_session.count(name, more)
+        self._counted |= done
 
     def soon(self) -> None:
         """Something has changed: the next exchange has a report."""
         self._due = 0.0
 
     def _pages_per_minute(self, now: float) -> float:
-        pages = self._pages()
+        pages = self._worker.pages
         while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW:
             self._looks.popleft()
         then, before = self._looks[0]

@@ -7,8 +7,7 @@ import asyncio
 import contextlib
 import logging
 import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -50,12 +49,13 @@ from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.page import KeptPage, Page, Problem, record_of
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
-from scrapy_redisq.worker.report import Orders, Reporter, responses, stats_to_tell
+from scrapy_redisq.worker.report import Orders, Reporter
 
 logger = logging.getLogger(__name__)
 
-COUNT_EVERY = 1.0
-"""Seconds between two times that a worker adds to the counts of the frontier."""
+MAX_OUTBOX = 10_000
+"""Requests that wait to be sent to Redis, or in this process, before no page is started; half as
+many, before no more of ``start()`` is read. So many entries take some 10 MB."""
 
 ENOUGH_QUEUED = 1_000
 """Requests in the frontier from which on no feed is read while some of them can be claimed."""
@@ -124,18 +124,15 @@ class Worker:
         """Sinks that take no items now."""
         self._one_slot = settings.scheduling == "priority"
         self._session_lost = getattr(crawler.spider, "session_lost", None)
-        self._unfinished: dict[int, int] = {}
         self._held_up = False
-        self._counted: dict[str, int] = {}
-        self._count_at = 0.0
         self._wants_nothing = False
-        self._orders = Orders(engine, self._orders_changed, paused=run_session.joined.paused)
-        self.gate.crawl_paused = self._orders.paused
-        self._reporter = Reporter(lambda: self.pages, self.doing)
+        self.orders = Orders(engine, self._orders_changed, paused=run_session.joined.paused)
+        self.gate.crawl_paused = self.orders.paused
+        self.reporter = Reporter(self)
         self._watches: list[asyncio.Future[None]] = []
         # Questions of its run session that a part of it answers.
         self.turns, self.announced = self.gate.report, self.gate.announced
-        self.rejoined = self.outbox.forgotten
+        self.rejoined, self.report = self.outbox.forgotten, self.reporter.report
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
@@ -143,7 +140,7 @@ class Worker:
         self.back_pressure.heard(first, full=joined.full, news=False)
         self.run_session.start(self)
         self.engine.pace_start(self.room_for_start)
-        self._watches.append(asyncio.ensure_future(self._reporter.watch()))
+        self._watches.append(asyncio.ensure_future(self.reporter.watch()))
         if self.settings.max_memory:
             self._watches.append(asyncio.ensure_future(self._watch_memory()))
         if self.feeder is not None:
@@ -165,7 +162,7 @@ class Worker:
 
     def queued(self) -> int:
         """Requests that wait in the frontier, as far as the last exchange has told."""
-        return max(0, sum(self._unfinished.values()) - len(self.in_progress))
+        return max(0, self.run_session.unfinished() - len(self.in_progress))
 
     def finds_nothing(self) -> bool:
         """Whether nothing is queued, as far as this worker can tell: the last replies say so, or it
@@ -193,11 +190,9 @@ class Worker:
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
-        if self.is_lost or self._outbox_is_full():
-            self._held_up = True
-            return None
         working = self.in_progress.any_of(self.engine.in_progress)
-        if self.sinks_away or self._orders.paused or not self.back_pressure.may_start(working):
+        if not (self._may_start() and self.back_pressure.may_start(working)) or self.orders.paused:
+            self._held_up = True
             return None
         request, source = self._next_from_memory(), "memory"
         if request is None:
@@ -223,7 +218,7 @@ class Worker:
         """Wait until the next request of ``start()`` may be taken, or the next lines of a feed."""
         # Half of it, so that start() does not keep pages from being started.
         while (
-            max(self.run_session.waiting(), self.kept.waiting) > self.settings.max_outbox // 2
+            max(self.run_session.waiting(), self.kept.waiting) > MAX_OUTBOX // 2
             or self.run_session.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
@@ -283,17 +278,13 @@ class Worker:
 
     # The run session asks (see scrapy_redisq.frontier.terms)
 
-    def _outbox_is_full(self) -> bool:
-        """So much waits to be sent that nothing is started that would add to it."""
-        return self.run_session.waiting() > self.settings.max_outbox
-
     def _may_start(self) -> bool:
         return not (
             self.is_lost
             or self.sinks_away
             or self.engine.paused
             or self.back_pressure.pauses
-            or self._outbox_is_full()
+            or self.run_session.waiting() > MAX_OUTBOX
         )
 
     def _free(self) -> int:
@@ -326,13 +317,13 @@ class Worker:
 
     def demand(self) -> Demand:
         within, urgent = self.gate.needed_within(), self.gate.turns.urgent
-        quiet = self._orders.quiet or self._orders.paused or self.back_pressure.pauses
+        quiet = self.orders.quiet or self.orders.paused or self.back_pressure.pauses
         nothing = Demand(False, 0, 0, {}, within=within, urgent=urgent, rests=quiet)
         if (
             quiet
             or not self._may_start()
             or self.engine.closing
-            or self.kept.waiting > self.settings.max_outbox
+            or self.kept.waiting > MAX_OUTBOX
             # Pages go on while start() waits for room: start() fills it, and pages seldom do.
             or self.run_session.keeps_too_much(times=2)
         ):
@@ -352,32 +343,9 @@ class Worker:
             urgent=urgent,
         )
 
-    def doing(self) -> dict[str, Any]:
-        """The state of this worker, for people."""
-        downloading = self.engine.downloads.number
-        return {
-            "downloading": downloading,
-            "in_callbacks": max(0, len(self.engine.in_progress) - downloading),
-            "waiting_for_sink": self.in_progress.unwritten,
-            "waiting_to_send": self.run_session.waiting(),
-            "kept": len(self.kept),
-            "sink": "away" if self.sinks_away else "",
-            "quiet": self._orders.quiet,
-        }
-
-    def report(self) -> dict[str, Any]:
-        if self.run_session.stopping:
-            self._reporter.soon()  # the last exchange has the last stats
-        report = self._reporter.due()
-        if not report:
-            return {}
-        stats, extremes = stats_to_tell(self.stats.get_stats())
-        self._count_also(stats)
-        return {"report": report, "extremes": extremes} if extremes else {"report": report}
-
     def _orders_changed(self) -> None:
-        self.gate.crawl_paused = self._orders.paused
-        self._reporter.soon()
+        self.gate.crawl_paused = self.orders.paused
+        self.reporter.soon()
         self.run_session.found_more()
         self.engine.wake()
 
@@ -401,8 +369,7 @@ class Worker:
                     kept_ended = True
                 else:
                     self._page_ended(page)
-        self.outbox.count_filtered()
-        self._count_work()
+        self.reporter.count_work()
         if self.engine.closing or self.back_pressure.pauses:  # others may go on with them
             to_release = self.inbox.clear()
         else:
@@ -440,22 +407,6 @@ class Worker:
                 problem.detail.partition("\n")[0],
                 seconds,
             )
-
-    def _count_work(self) -> None:
-        """Add what this worker did to what all did, about once a second: to change counts takes
-        Redis a twentieth of a small exchange."""
-        now = time.monotonic()
-        if now < self._count_at and not self.engine.closing:
-            return
-        self._count_at = now + COUNT_EVERY
-        done = {"pages": self.pages, "items": self.items, "errors": self.in_progress.errors}
-        self._count_also({**done, **responses(self.stats.get_stats())})
-
-    def _count_also(self, done: Mapping[str, int]) -> None:
-        for name, number in done.items():
-            if more := number - self._counted.get(name, 0):
-                self.run_session.count(name, more)
-        self._counted |= done
 
     def _tell_of_death(self, problem: Problem, request: Request | None, slot: str = "") -> None:
         """One line: Scrapy has logged the traceback, and the dead letter keeps its last frames."""
@@ -496,19 +447,16 @@ class Worker:
                 )
         for lease in reply.leases:
             self.inbox.add(lease, session)
-        # A handler of `spider_idle` whose requests other workers have is asked again at once.
-        self._unfinished[session.shard] = reply.created - reply.finished
         if session.shard == 0:
-            self._orders.heed(reply.told)
-        has_room = self._held_up and not self._outbox_is_full()
-        if reply.leases or reply.duplicates or has_room:
+            self.orders.heed(reply.told)
+        if reply.leases or reply.duplicates or self._held_up:
             self._held_up = False
             self.engine.wake()
 
     def stuck(self, seconds: int) -> None:
         stays = self.settings.keep_alive and not (self.feeder is not None and self.feeder.ends)
         patient = seconds < self.settings.set_aside_wait or stays
-        if patient or self.engine.closing or self._orders.paused:
+        if patient or self.engine.closing or self.orders.paused:
             return
         name = shlex.quote(self.run_session.terms.name)
         logger.error(

@@ -107,7 +107,8 @@ def tell(made: list[tuple[Crawl, Crawler]]) -> None:
         worker = getattr(getattr(slot, "scheduler", None), "worker", None)
         print(f"not over: {crawl['label']}", slot and vars(slot), flush=True)
         if worker is not None:
-            print("  ", worker.doing(), vars(worker.run_session), vars(worker.inbox), flush=True)
+            doing = worker.reporter.doing()
+            print("  ", doing, vars(worker.run_session), vars(worker.inbox), flush=True)
 
 
 def main(job: Job) -> None:
