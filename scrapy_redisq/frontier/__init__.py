@@ -33,7 +33,8 @@ entry        one serialised request, and how often a worker died with it (delive
 record       an entry with the slot and the priority that it came from
 claim        to take an entry out of its queue; the worker that has claimed it holds a lease
 lease        an entry that a worker holds, by an id that is never used again (fencing token)
-finish       the end of a lease: done, dead, released, backed off or retried
+finish       the end of a lease: done, dead, released, backed off (released, and the try counts)
+             or retried (a new request takes its place)
 release      to give a lease back, to the front of its queue and without penalty (nack)
 reap         to take the leases of a worker that gave no sign of life (visibility timeout)
 fenced       a worker that was reaped: it has to join again, under another id

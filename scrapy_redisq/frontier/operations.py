@@ -79,7 +79,8 @@ Ending = Literal["done", "released", "dead", "backed_off", "retried"]
 class Finish(Struct, frozen=True):
     """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
     exception and the HTTP status; ``foreign``: enqueued by nobody), "backed_off" (released, as the
-    ``entry``), "retried" (as the ``entry``, with its priority and delay in ms).
+    ``entry``), "retried" (a new request in its place: the ``entry``, with its priority and delay in
+    ms). Only "retried" knows a delay.
 
     ``links`` were sent to other shards: those that are not safe are posted in the same step.
     ``record``: identity and record of the page for the history.

@@ -1,4 +1,5 @@
--- Moves entries of slots that are due to the worker of an exchange.
+-- Moves entries of slots that are due to the worker of an exchange. A turn or a token that brings no
+-- entry would keep the slot from other workers: a slot is asked only if it is to get an entry.
 --
 -- Include  shared/counts shared/queues shared/dead shared/leases shared/slots/turns
 

@@ -36,8 +36,8 @@
 --                           nobody enqueued), duplicates, retried, claimed, leased, released,
 --                           reclaimed, stale, starting, waiting, posted, what item pipelines
 --                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused),
---                           what workers did (pages, items, errors), exchanges that took at most
---                           so many microseconds, and more than the next lower bound
+--                           what workers did (pages, items, errors, status_NNN), exchanges that
+--                           took at most so many microseconds, and more than the next lower bound
 --                           (exchanges_N, exchanges_more), their microseconds (exchanges_us),
 --                           Scrapy's stats of all workers (stat:NAME, on shard 0), and the last
 --                           number given to a dead letter (letters) and to a delayed entry (delays)
