@@ -35,6 +35,7 @@ from scrapy_redisq.serialization.values import decode
 from tests.control.conftest import Opener
 from tests.control.member import Member, some_urls
 from tests.harness.command import Ran, Redisq
+from tests.harness.crawl import install
 
 QUEUE, SEEN = "books:requests", "books:dupefilter"
 OURS = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_redisq.ScrapyRedisFingerprinter"}
@@ -400,13 +401,7 @@ class HalfASite(Site):
 def scrapy_redis(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with scrapy-redis and Scrapy-Redis-BloomFilter, for PYTHONPATH."""
     folder = tmp_path_factory.mktemp("scrapy-redis")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--retries=0", "--timeout=10"]
-    packages = ["scrapy-redis==0.9.1", "scrapy-redis-bloomfilter==0.8.1"]
-    pip += ["--no-deps", "--target", str(folder), *packages]
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"scrapy-redis cannot be installed: {done.stderr[-300:]}")
-    return folder
+    return install(folder, "scrapy-redis==0.9.1", "scrapy-redis-bloomfilter==0.8.1")
 
 
 @pytest.mark.parametrize("kin", ["scrapy_redis", "scrapy_redis_bloomfilter"])

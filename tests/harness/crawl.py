@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
+
 from lab.launcher import Forked, fork
 from lab.servers import wait_until
 from lab.site import Site
@@ -133,6 +135,17 @@ class Crawl:
             return []
         lines = self.items_file.read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def install(folder: Path, *packages: str) -> Path:
+    """Install packages without what they need into a folder, for PYTHONPATH; -> it. Where that
+    cannot be the test is skipped."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--retries=0", "--timeout=10"]
+    pip += ["--no-deps", "--target", str(folder), *packages]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{' '.join(packages)} cannot be installed: {done.stderr[-300:]}")
+    return folder
 
 
 def constants(given: Mapping[str, float]) -> dict[str, str]:

@@ -126,19 +126,23 @@ class Chains(Fault):
 
 
 class InSessions(Fault):
-    """Each of the first ``sessions`` pages begins one, which has all that its pages link to."""
+    """Each of the first ``sessions`` pages begins one, which has all that its pages link to. Its
+    name stands in the keys of meta ``named``, and True in those that are ``on``."""
 
     name = "in_sessions"
     custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
 
-    def __init__(self, site="", sessions=1, **kwargs):
+    def __init__(self, site="", sessions=1, named="cookiejar", on="", **kwargs):
         super().__init__(site, **kwargs)
-        self.sessions = int(sessions)
+        self.sessions, self.named, self.on = int(sessions), named.split(), on.split()
+
+    def meta(self, session):
+        named = dict.fromkeys(self.named, f"session {session}")
+        return {"redisq_session": session, **named, **dict.fromkeys(self.on, True)}
 
     async def start(self):
         for number in range(self.sessions):
-            meta = {"redisq_session": number, "cookiejar": number}
-            yield scrapy.Request(f"{self.site}/{number}", meta=meta)
+            yield scrapy.Request(f"{self.site}/{number}", meta=self.meta(number))
 
     def session_lost(self, request):
         self.logger.info("Session lost: %s", request)
@@ -146,10 +150,8 @@ class InSessions(Fault):
 
     def parse(self, response):
         yield {"url": response.url, "page": response.url.rpartition("/")[2]}
-        session = response.meta["redisq_session"]
         for href in response.css("a::attr(href)").getall():
-            meta = {"redisq_session": session, "cookiejar": session}
-            yield response.follow(href, meta=meta)
+            yield response.follow(href, meta=self.meta(response.meta["redisq_session"]))
 
 
 class Seeds(Fault):
