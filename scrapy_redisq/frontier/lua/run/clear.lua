@@ -8,7 +8,7 @@
 -- Reply    {status, number}: "in_use" with the number of live workers, "marked" with the time (us),
 --          "more" to be called again, "done"
 -- Cost     at most 100 slots, 1,000 queues and 100 workers a call, which are freed in the
---          background
+--          background; the last call O(slots with requests in progress)
 -- Retry    safe; interrupted, the state "resetting" makes the next one who joins carry on
 -- Memory   the first write removes
 -- Include  shared/workers shared/run_state shared/slots/state
@@ -80,10 +80,10 @@ end)
 for _, key in ipairs(forgets_slots and {RULED, PAUSED} or {}) do
   clear_members(key, function(slot) redis.call('DEL', slot_key(slot)) end)
 end
-if forgets_slots then -- of these, too, nothing was queued
+if touched > 0 then return {'more', integer(touched)} end
+if forgets_slots then -- slots of which all requests were in progress
   for _, slot in ipairs(redis.call('HKEYS', BUSY)) do redis.call('DEL', slot_key(slot)) end
 end
-if touched > 0 then return {'more', integer(touched)} end
 redis.call('UNLINK', DELAYED, BUSY, POST, POSTED, TAKEN)
 if input.all then
   redis.call('UNLINK', COUNTS, LIMITS, ROBOTS, ROBOTS_UNTIL)
