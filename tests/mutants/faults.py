@@ -325,6 +325,12 @@ MUTANTS = [
         ("if isinstance(failure.value, CloseSpider):", "if False:"),
     ),
     *_of(
+        "worker/in_progress.py",
+        "tests/crawls/test_sessions.py",
+        (" or self._fingerprint(request) != known_by", ""),
+    ),
+    *_of("worker/worker.py", "tests/crawls/test_sessions.py", "lease.deliveries and "),
+    *_of(
         "serialization/identity.py",
         "tests/crawls/test_identity.py",
         ("return marked, repeats.number(fingerprint + marked)", "return marked, 0"),
