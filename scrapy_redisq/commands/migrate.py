@@ -199,6 +199,11 @@ def _show(arguments: Namespace, old: OldFrontier, moved: Moved) -> None:
 
 
 def _remarks(old: OldFrontier, moved: Moved) -> Iterator[str]:
+    if not (old.queue.size or old.seen.size):
+        yield (
+            "Neither requests nor seen URLs are there: say other names of these keys by -s "
+            "SCHEDULER_QUEUE_KEY=… and -s SCHEDULER_DUPEFILTER_KEY=…"
+        )
     if moved.found != old.queue.size:
         yield (
             f"{old.queue.name} had {old.queue.size:,} requests at first and {moved.found:,} were "
