@@ -272,7 +272,8 @@ class TestSeen:
     def test_it_must_be_said(
         self, redisq: Redisq, old: redis.Redis, redis_server: RedisServer
     ) -> None:
-        """What becomes of the URLs that were seen is nobody's default. Keys may have other names."""
+        """What becomes of the URLs that were seen is nobody's default. Keys may be called
+        otherwise."""
         assert "SCHEDULER_QUEUE_KEY" in redisq("migrate", "books", "--dry-run").out
         put(old, book(1))
         ran = redisq("migrate", "books")
