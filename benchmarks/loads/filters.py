@@ -11,9 +11,8 @@ import msgspec
 import redis
 
 from lab.servers import RedisServer, any_server
-from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import raw_string, source
-from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
+from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus
 from scrapy_redisq.server.embedded.binaries import bloom_module
 
 BATCH = 300
@@ -64,11 +63,10 @@ class Filter:
     """One dupefilter on a server of its own."""
 
     def __init__(self, backend: str, error_rate: float, capacity: int) -> None:
-        config = FrontierConfig(backend=backend, error_rate=error_rate, capacity=capacity)
         self.backend = backend
         self.server = RedisServer(any_server("redis-7"), bloom=backend == "redisbloom")
         self.client = redis.Redis.from_url(self.server.unix_url)
-        self._seen = seen_filter(config)
+        self._seen = SeenFilter(backend, error_rate, capacity)
         self._parameters = self._seen.parameters()
 
         def script(body: str, before: str = "") -> Any:
