@@ -75,6 +75,12 @@ def kept_lines(settings: BaseSettings, spider: type[Spider] | None = None) -> It
             f"{CrawlSettings.url.name} = {'REDIS_URL' if given == 'REDIS_URL' else url} "
             f'("embedded://", if that is meant)',
         )
+    if of_scrapy_redis(stats := path_of(settings["STATS_CLASS"])):
+        yield KeptLine(
+            f"STATS_CLASS is {stats}",
+            "A worker waits for Redis at each count, and tells the others none of them",
+            'STATS_CLASS = "scrapy.statscollectors.MemoryStatsCollector", as it is by default',
+        )
     if why := _trouble_of_dupefilter(settings):
         yield KeptLine(
             f"DUPEFILTER_CLASS is {path_of(settings['DUPEFILTER_CLASS'])}",

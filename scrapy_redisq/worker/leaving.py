@@ -80,7 +80,7 @@ def _tell_of_the_end(worker: Worker) -> None:
     if (stats := worker.run_session.fleet_stats) is None:
         return
     logger.info("The run is complete: this was the last worker to leave")
-    worker.stats.set_value("redisq/last_worker", True)
+    worker.stats.set_value("redisq/last_worker", 1)
     own = worker.stats.get_stats()
     if all(isinstance(n := own.get(name, 0), int) and n >= stats[name] for name in stats):
         return  # no other worker has counted: they would only be shown twice

@@ -199,6 +199,8 @@ def test_lines_kept_from_scrapy_redis() -> None:
     assert "resumed" in why
     assert write.startswith("REDISQ_RESUME = False")
     assert lines(SCHEDULER_FLUSH_ON_START=True, REDISQ_RESUME=True) == []
+    ((why, _),) = lines(STATS_CLASS="scrapy_redis.stats.RedisStatsCollector")
+    assert "waits for Redis at each count" in why
 
 
 def test_a_spider_kept_from_scrapy_redis() -> None:
