@@ -12,6 +12,8 @@ Redis, in one process whose clock moves only when nobody has anything to do.
 ``workers``   a worker, its settings and its log
 ``faults``    what goes wrong
 ``world``     one crawl of a plan, from its first worker to its last
+``polite``    how polite a crawl was to its hosts
+``letters``   dead letters, and budgets
 ``verdict``   what must hold when it is over
 
 Nothing of ``scrapy_redisq`` is changed for it but the clock of the scripts (`server.TIME`).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,12 @@ PRECIOUS = (b":queue:", b":levels:", b":ready", b":delayed", b":leases:")
 
 DAMAGED = "damaged"
 """What is written over a key."""
+
+TAKEN_FOR_DEAD = (
+    *("freeze", "cut", "stop_twice", "outage", "restart"),
+    *("lost_tail", "lost_script", "messages", "full", "failover", "host_dies"),
+)
+"""Faults by which what a worker holds may be given to another one while it goes on."""
 
 
 @dataclass
@@ -84,6 +91,19 @@ class Faults:
         self.happening -= is_waited_for
         self._world.last_fault = happens.until = self._time.now
         self._world.say(f"-- {fault.kind} is over")
+
+    def near(
+        self, kinds: Collection[str], since: float, until: float = 0.0, before: float = 1.0
+    ) -> bool:
+        """Whether such a fault happens meanwhile, has just happened and is not known to all, or
+        makes what has just happened be forgotten."""
+        late = self._plan.settings["REDISQ_LEASE_TTL"] / 4 + 3.0
+        return any(
+            one.kind in kinds
+            and since <= one.until + late
+            and max(since, until) >= one.since - before
+            for one in self._world.happened
+        )
 
     async def _kill(self, fault: Fault, worker: Worker) -> None:
         self._world.kill(worker)

@@ -135,6 +135,11 @@ class Network:
             for key in server.redis.keys("redisq:{sim*:meta")
         }
 
+    def left(self) -> int:
+        """Requests that are not finished, as far as shards tell; -1: there were none."""
+        counts = self.counts().values()
+        return sum(one - two for one, two in counts) if counts else -1
+
     def is_done(self) -> bool:
         """Whether there were requests, and all are finished, as far as each shard tells."""
         counts = self.counts().values()

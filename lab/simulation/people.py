@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -27,16 +27,18 @@ class Waits(Exception):
 
 class People:
     """``pushed``: numbers of what was pushed. ``pauses``: (slot or "", from when, until when).
-    ``resumed``: (slot or "", when a server was told)."""
+    ``resumed``: (slot or "", when a server was told). ``ended``: (when, URL of a request that came
+    again, how many of it waited). ``requeued``: how many dead letters."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._said: dict[str, Callable[[Frontier], Any]] = {}
         self._busy: set[asyncio.Task[None]] = set()
         self._paused: set[str] = set()
-        self.pushed = 0
+        self.pushed = self.requeued = 0
         self.pauses: list[tuple[str, float, float]] = []
         self.resumed: list[tuple[str, float]] = []
+        self.ended: list[tuple[float, str, int]] = []
         time.sleep = self._sleep  # type: ignore[assignment]
 
     @staticmethod
@@ -91,7 +93,22 @@ class People:
             frontier.requeue_same(letters)
 
         await self._say("", requeue)
+        self.requeued += requeued
         return requeued
+
+    def end_recurring(self) -> None:
+        """Let what waits for its time come no more."""
+
+        def end(frontier: Frontier) -> None:
+            for url in sorted({one["url"] for one in frontier.schedule()}):
+                self.ended.append((self._world.clock.now, url, frontier.unschedule(url)))
+
+        self._begin(self._say("", end))
+
+    def _begin(self, action: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(action)
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
 
     async def tell(self, what: str) -> None:
         """Tell all workers something."""
@@ -111,9 +128,7 @@ class People:
     def lost(self) -> None:
         """The server may have forgotten what it was told: it is told again."""
         for what, action in list(self._said.items()):
-            task = asyncio.ensure_future(self._say(what, action))
-            self._busy.add(task)
-            task.add_done_callback(self._busy.discard)
+            self._begin(self._say(what, action))
 
     async def _say(self, what: str, action: Callable[[Frontier], Any]) -> None:
         """Until it is heard. ``what``: to be said again after a loss."""

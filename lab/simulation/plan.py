@@ -51,6 +51,10 @@ FEATURES = {
     "sessions": 0.5,
     "sees_end": 0.3,
     "seen_ttl": 0.15,
+    "recurs": 0.12,
+    "slot_budget": 0.12,
+    "page_budget": 0.12,
+    "stream": 0.4,
 }
 """What a spider or its site may do -> how often one does."""
 
@@ -58,11 +62,14 @@ SEEN_TTL = 100_000.0
 """Virtual seconds, longer than any crawl, and than all steps of a server's clock. Dupefilters are
 rotated once, so nothing is forgotten."""
 
-FEED, LINES, MAX_IDLE = "redisq:{feed}", 40, 2.0
-"""A feed, whose key is kept and forgotten with the frontier's; its lines; and how many virtual
-seconds without work end the crawl."""
+FEED, GROUP, LINES, MAX_IDLE = "redisq:{feed}", "redisq:sim", 40, 2.0
+"""A feed, whose key is kept and forgotten with the frontier's; the group that reads it if it is a
+stream; its lines; and how many virtual seconds without work end the crawl."""
 
-OF_SLOTS = frozenset({"limits", "rate", "narrow", "retry_after", "rival"})
+RECURRING, EVERY = ("every0", "every1"), 3.0
+"""Requests that come again, and how many virtual seconds after they were finished."""
+
+OF_SLOTS = frozenset({"limits", "rate", "narrow", "retry_after", "rival", "slot_budget"})
 """Features that only a crawl with slots keeps to."""
 
 FAULTS = {
@@ -197,12 +204,24 @@ def draw(seed: int) -> Plan:
         settings.pop("REDISQ_RESUME", None)
     if "seen_ttl" in features:
         settings["REDISQ_SEEN_TTL"] = SEEN_TTL
+    if {"REDISQ_RESUME", "REDISQ_KEEP_SEEN"} <= settings.keys():
+        features -= {"recurs"}  # then a new run has it twice, as the documents say
+    budgets = random.Random(f"budgets {seed}")
+    if "slot_budget" in features:  # of each host, or of one
+        settings["REDISQ_SLOT_BUDGET"] = budget = budgets.choice([2, 5, 10])
+        if budgets.random() < 0.5:
+            settings["REDISQ_SLOT_BUDGET"] = 0
+            settings["REDISQ_SLOT_LIMITS"] = {"h0.sim": {"budget": budget}}
+    if "page_budget" in features:
+        settings["REDISQ_PAGE_BUDGET"] = budgets.choice([1, 2, 5])
     if "keep_alive" in features:
         features -= {"idle", "again"}  # a worker that stays is never idle, nor is there an end
     if "lines" in features:  # of a feed, which keeps the crawl open for a while
         features -= {"idle", "again", "keep_alive"}
         settings["REDISQ_FEEDS"] = {FEED: {"batch": chance.choice([1, 1, 2, 4])}}
         settings["MAX_IDLE_TIME_BEFORE_CLOSE"] = MAX_IDLE
+    else:
+        features -= {"stream"}
     hosts = chance.choice([1, 2, 3, 5])
     chance = random.Random(f"cluster {seed}")
     masters = chance.choice([0, 0, 0, 0, 0, 1, 2, 3])

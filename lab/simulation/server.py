@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from lab.simulation.clock import EPOCH, WORKER, VirtualClock
+from lab.simulation.plan import FEED, GROUP
 from lab.simulation.wire import Plain, Wire
 from scrapy_redisq.frontier import scripts
 
@@ -118,6 +119,8 @@ class SimulatedServer:
         self._late: set[asyncio.Task[None]] = set()
         self._expire: dict[bytes, float] = {}
         """Keys that live for a time -> until when, in virtual seconds."""
+        self._pending: dict[bytes, tuple[int, float]] = {}
+        """Entries of the feed that are aside -> for how many ms, and since which virtual second."""
         self._look_at, self._calls = 0.0, 0
         self._scripts: set[str] = set()
         """SHA-1 of those that it knows. The real Redis also knows those of former crawls, so that
@@ -219,6 +222,20 @@ class SimulatedServer:
             if until is None or not 0 <= self._left(until) - left < 100:
                 until = self._clock.now + math.ceil(left / 1000)
             self._expire[key] = until
+        self._age_pending()
+
+    def _age_pending(self) -> None:
+        """Let entries of a stream be pending for virtual milliseconds, too."""
+        (told,) = self._wire.ask(self.number, ("XPENDING", FEED, GROUP, "-", "+", 100))
+        known, self._pending = self._pending, {}
+        for entry, _, real, _ in () if isinstance(told, Exception) else told:
+            before, since = known.get(entry, (0, 0.0))
+            if entry not in known or real < before:  # it was delivered meanwhile
+                since = self._clock.now - real / 1000
+            idle = max(0, int((self._clock.now - since) * 1000))
+            self._pending[entry] = (idle, since)
+            claim = ("XCLAIM", FEED, GROUP, "worker", 0, entry, "IDLE", idle, "JUSTID")
+            self._wire.ask(self.number, claim)
 
     def _take_run(self, told: Any) -> None:
         self.run, self.state = (None, None) if isinstance(told, Exception) else told

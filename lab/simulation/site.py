@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -69,6 +69,11 @@ class Page:
     @property
     def url(self) -> str:
         return f"http://h{self.host}.sim/{self.number}"
+
+    @property
+    def most_requests(self) -> int:
+        """How many requests that can be stored it asks for at most."""
+        return len(self.links) + self.leaves + bool(self.chain) + self.tries + self.hidden + 1
 
 
 class Site:
@@ -215,8 +220,9 @@ class Site:
             int(name) in self.starts or any(page.redirect == int(name) for page in self.pages)
         )
 
-    def expected(self) -> tuple[set[str], set[int]]:
-        """(Keys that must be in the sink, pages of which a dead letter must be there)."""
+    def expected(self, refused: Collection[int] = ()) -> tuple[set[str], set[int]]:
+        """(Keys that must be in the sink, pages of which a dead letter must be there), without
+        those that only pages lead to that were ``refused``."""
         keys: set[str] = set()
         dead: set[int] = set()
         todo, known = list(self.starts), set(self.starts)
@@ -228,6 +234,8 @@ class Site:
 
         while todo:
             page = self.pages[todo.pop()]
+            if page.number in refused:
+                continue
             if len(page.answers) == NEVER:
                 if "errbacks" in self.plan.features:
                     keys.add(f"{page.number}.caught")

@@ -15,6 +15,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Request, Response, TextResponse
 
 from lab.simulation.clock import WORKER
+from lab.simulation.plan import EVERY, RECURRING
 from lab.simulation.site import RETRY_AFTER, Page
 from scrapy_redisq.pipelines import BatchPipeline
 from scrapy_redisq.scheduler import Scheduler
@@ -73,8 +74,28 @@ class SimulatedSpider(scrapy.Spider):
                     dont_filter=True,
                 )
 
+        if "recurs" in features:
+            yield self.recurring(0)
         if "own_starts" in features:
             yield Request(f"{site.pages[0].url}?own", lambda _: {"key": "own"})  # type: ignore[misc]
+
+    def recurring(self, n: int) -> Request:
+        """It comes again and again, until people end it. The second one is unfiltered, and asked
+        for by the first page and each time by the first one."""
+        return Request(
+            f"{world().site.pages[0].url}?{RECURRING[n]}",
+            self.parse_recurring,
+            cb_kwargs={"n": n},
+            meta={"redisq_every": EVERY},
+            dont_filter=n > 0,
+        )
+
+    def parse_recurring(self, response: Response, n: int) -> Any:
+        yield {"key": RECURRING[n]}
+        if n == 0:
+            yield self.recurring(1)
+        elif "raises" in world().plan.features:
+            raise KeyError(n)  # it comes again all the same
 
     def _errback(self) -> Any:
         return self.failed if "errbacks" in world().plan.features else None
@@ -138,6 +159,8 @@ class SimulatedSpider(scrapy.Spider):
             yield leaf
         if page.chain:
             yield self.unfiltered(page, self.parse_chain, 0)
+        if "recurs" in world().plan.features and not page.number:
+            yield self.recurring(1)
         for n in range(page.hidden):
             yield self.hidden_request(page, n, request)
         if page.shared is not None:

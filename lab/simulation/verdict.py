@@ -6,12 +6,13 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection
 
 from lab.simulation.clock import BOOTED
-from lab.simulation.plan import FAULTS, LINES, MAX_IDLE
+from lab.simulation.letters import Letter, dead_letters, over_budgets, refused_pages
+from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING
+from lab.simulation.polite import TOLERANCE, rudeness
 from lab.simulation.server import SimulatedServer
-from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
+from lab.simulation.site import NEVER
 from lab.simulation.workers import AGE
 from lab.simulation.world import END, LAST, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt
@@ -19,11 +20,10 @@ from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.outgoing import MAX_BYTES
 from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.pipelines.doubt import PROOFS
-from scrapy_redisq.serialization.request_fields import loads_fields
 
 LEFT = {
     *("meta", "counts", "seen", "dead", "letters", "reaped", "slot", "trash", "series", "marks"),
-    *("limits", "robots", "ended", "aside"),
+    *("limits", "robots", "ended", "aside", "taken"),
 }
 """The kinds of keys that a complete run may leave."""
 
@@ -31,20 +31,11 @@ GONE = {"worker", "workers"}
 """Those of workers that were killed when all was done, in a run that nobody completes, or that were
 cut off at their end."""
 
-TOLERANCE = 0.9
-"""Share of a delay that two starts at a host must be apart."""
-
 DAMAGED = {"frontier_corrupt", "frontier_lost"}
 """With which it may end after somebody has damaged a key."""
 
 REASONS = {"finished", "shutdown", "enough"}
 """With which a worker may end that was not refused."""
-
-TAKEN_FOR_DEAD = (
-    *("freeze", "cut", "stop_twice", "outage", "restart"),
-    *("lost_tail", "lost_script", "messages", "full", "failover", "host_dies"),
-)
-"""Faults by which what a worker holds may be given to another one while it goes on."""
 
 LEFT_TO_DO = ("reset", "requeue")
 """Faults by which something is left to do that was done."""
@@ -58,9 +49,6 @@ VOIDING = (
 )
 """Faults by which the leases of a worker that lives may be void."""
 
-WORDLESS = (*TAKEN_FOR_DEAD, "kill")
-"""Faults by which others are not told of what a worker has heard."""
-
 KEPT = {"hidden", "shared_hidden", "own_starts"}
 """Features by which requests stay in their process."""
 
@@ -71,6 +59,9 @@ CALM = 2.5
 """Virtual seconds from the last page to the end where nothing goes wrong: an idle worker looks each
 five seconds."""
 
+LATE = 2.0
+"""Virtual seconds by which what comes again may be late."""
+
 SLACK = 60.0
 """Virtual seconds from the last page and the last fault to the end, beside the lease TTL."""
 
@@ -80,11 +71,15 @@ def judge(world: World) -> list[str]:
     problems = list(world.problems)
     if any(problem.startswith("hang") for problem in problems):
         return problems
+    letters = dead_letters(world)
     if world.met["damage"]:
-        problems += _said(world, _items(world))
+        problems += _said(world, _items(world, letters))
     else:
-        problems += _items(world) + _fetches(world) + _redis(world) + _limits(world)
-    problems += _workers(world) + _ends(world)
+        problems += _items(world, letters) + _fetches(world) + _redis(world) + rudeness(world)
+        problems += (
+            _ends(world, letters) + over_budgets(world, letters) + _recurring(world, letters)
+        )
+    problems += _workers(world)
     last = max([world.last_fault, *(at - BOOTED for at, *_ in world.site.log[-1:])])
     bound = SLACK + 3 * world.plan.settings["REDISQ_LEASE_TTL"]
     if "refused_rows" in world.plan.features:
@@ -111,7 +106,7 @@ def _calm(world: World) -> list[str]:
         *(one.started_at for one in world.workers),
     ]
     late = world.closed_at - max(begun)
-    if late > bound and not features & {"keep_alive", "refused_rows", "lines"}:
+    if late > bound and not features & {"keep_alive", "refused_rows", "lines", "recurs"}:
         problems.append(f"slow: nothing was done in the last {late:.1f} s")
     young = [one for one in world.workers if one.started_at > world.finished_at + AGE * TOLERANCE]
     if len(world.network.begun) > 1 and not young:
@@ -129,62 +124,37 @@ def _calm(world: World) -> list[str]:
     return problems
 
 
-def _ends(world: World) -> list[str]:
-    """Nobody closes as finished while something is left."""
-    if world.met["damage"]:  # what is lost is lost for all: see `_said`
-        return []
-    site, explained = world.site, {url for url, _ in dead_letters(world)}
-    excused = site.expected()[1]
-    # Of a run that is begun anew, whatever is left, dead letters are gone.
-    is_forgotten = _begins_anew(world) and len(world.network.begun) > 1
+def _ends(world: World, letters: list[Letter]) -> list[str]:
+    """Nobody closes as finished while something is left. Not asked where a key is damaged: what is
+    lost then is lost for all, see `_said`."""
+    explained = {letter.url for letter in letters}
+    required, excused = world.site.expected(refused_pages(letters))
+    # With a run that is over its dead letters are gone.
+    explains = _begins_anew(world) or {"slot_budget", "page_budget"} & world.plan.features
+    is_forgotten = explains and len(world.network.begun) > 1
     problems = []
     for at, number, missing in world.early:
-        if _is_near(world, LEFT_TO_DO, at, math.inf):
+        if world.faults.near(LEFT_TO_DO, at, math.inf):
             continue
         left = {
             key
-            for key in missing
+            for key in missing & required
             if not _is_explained(world, key, explained)
             and not (key.partition(".")[0].isdecimal() and int(key.partition(".")[0]) in excused)
         }
         if left and not is_forgotten:
             problems.append(f"early: w{number} closed as finished without {sorted(left)[:8]}")
-    started = [one for one in world.left_starting if not _is_near(world, VOIDING, one[0])]
+    started = [one for one in world.left_starting if not world.faults.near(VOIDING, one[0])]
     if started:
         problems.append(f"early: closed as finished while others start: {started[:5]}")
     return problems
 
 
-def _is_near(
-    world: World, kinds: Collection[str], since: float, until: float = 0.0, before: float = 1.0
-) -> bool:
-    """Whether such a fault happens meanwhile, has just happened and is not known to all, or makes
-    what has just happened be forgotten."""
-    late = world.plan.settings["REDISQ_LEASE_TTL"] / 4 + 3.0
-    return any(
-        one.kind in kinds and since <= one.until + late and max(since, until) >= one.since - before
-        for one in world.happened
-    )
-
-
-def dead_letters(world: World) -> list[tuple[str, str]]:
-    """(URL, reason) of each."""
-    from scrapy_redisq.control import Frontier  # noqa: PLC0415
-    from scrapy_redisq.server.connection import open_server  # noqa: PLC0415
-
-    found = []
-    with Frontier(open_server(world.network.url), "sim") as frontier:
-        for letter in frontier.dead():
-            try:
-                url = str(loads_fields(letter.entry)["url"])
-            except Exception:
-                url = "?"
-            found.append((url, letter.reason))
-    return found
-
-
-def _items(world: World) -> list[str]:
-    keys, dead = world.site.expected()
+def _items(world: World, letters: list[Letter]) -> list[str]:
+    keys, dead = world.site.expected(refused_pages(letters))
+    possible, may_be_dead = world.site.expected()
+    if "recurs" in world.plan.features:
+        keys |= set(RECURRING)
     if not _begins_anew(world) or len(world.network.begun) == 1:  # else pushes are forgotten
         keys |= {f"pushed{n}" for n in range(world.people.pushed)}
     keys |= _lines(world)
@@ -193,26 +163,25 @@ def _items(world: World) -> list[str]:
         keys |= {key for number, key in world.fed if number in lives}
     if world.table_before is not None and world.lost_run:
         world.table.update(world.table_before)  # the run that it was for is lost
-    letters = dead_letters(world)
-    explained = {url for url, _ in letters}
+    explained = {letter.url for letter in letters}
+    told = [(letter.url, letter.reason) for letter in letters[:9]]
     problems = []
     # A page that raises may be dead before all that it asks for was stored: its links are known.
     missing = {key for key in keys - set(world.table) if not _is_explained(world, key, explained)}
     if missing:
-        problems.append(
-            f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {letters[:9]}"
-        )
-    if more := {
-        key for key in set(world.table) - keys if not key.startswith(("idle", "pushed", "line"))
-    }:
+        problems.append(f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {told}")
+    elsewhere = ("idle", "pushed", "line", "every")
+    more = {key for key in set(world.table) - possible if not key.startswith(elsewhere)}
+    if more:
         problems.append(f"items of nowhere: {sorted(more)[:8]}")
     requests = {number: world.site.requests_of(number) for number in dead}
     if unsaid := [number for number in requests if not requests[number] & explained]:
-        problems.append(f"no dead letter of {unsaid[:8]}; letters: {letters[:9]}")
+        problems.append(f"no dead letter of {unsaid[:8]}; letters: {told}")
     allowed = {"retries", "spider_error", "item_error", "download"}
-    for url, reason in letters:
-        if reason in allowed and not any(url in urls for urls in requests.values()):
-            problems.append(f"a dead letter of a good page: {url} ({reason})")
+    bad = {url for number in may_be_dead for url in world.site.requests_of(number)}
+    for letter in letters:
+        if letter.reason in allowed and letter.url not in bad:
+            problems.append(f"a dead letter of a good page: {letter.url} ({letter.reason})")
     return problems
 
 
@@ -239,6 +208,11 @@ def _is_explained(world: World, key: str, dead: set[str]) -> bool:
     if key.startswith("shared"):
         shared = int(key.removeprefix("shared"))
         return any(page.shared == shared and page.url in dead for page in world.site.pages)
+    if key.startswith(("pushed", "line", "every", "idle")):  # of the first page's URL
+        asked = "idle" if key.startswith("idle") else key
+        return f"{world.site.pages[0].url}?{asked}" in dead
+    if key.startswith("start"):
+        return world.site.pages[0].url in dead
     number = key.partition(".")[0]
     return number.isdecimal() and bool(world.site.requests_of(int(number)) & dead)
 
@@ -247,7 +221,7 @@ def _fetches(world: World) -> list[str]:
     site = world.site
     again, most_again = 0, Counter[str]()
     for name, hits in site.hits.items():
-        if name.startswith("robots") or "side" in name:
+        if name.startswith("robots") or "side" in name or "?every" in name:
             continue
         page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
         expected = 1 + (len(page.answers) + page.tries if name.isdecimal() else 0)
@@ -272,7 +246,7 @@ def _fetches(world: World) -> list[str]:
         problems.append(f"an exchange of {world.network.largest} bytes")
     void = {event.split()[1] for event in world.events if "leases are void" in event}
     twice = [one for one in site.at_once if f"w{one[2]}" not in void]
-    twice = [one for one in twice if not _is_near(world, TWICE, one[0] - BOOTED)]
+    twice = [one for one in twice if not world.faults.near(TWICE, one[0] - BOOTED)]
     if twice and not world.lost_run:  # of which a shard may have what is asked for again
         problems.append(f"doubled: a worker fetches what it is fetching: {twice[:5]}")
     if void and not any(map(world.met.get, VOIDING)):
@@ -280,6 +254,28 @@ def _fetches(world: World) -> list[str]:
     is_named = "REDISQ_RUN" in world.plan.settings and not _begins_anew(world)
     if is_named and len(world.network.begun) > 1 and not world.lost_run:
         problems.append(f"{len(world.network.begun)} runs of one name")
+    return problems
+
+
+def _recurring(world: World, letters: list[Letter]) -> list[str]:
+    """What comes again waits once, whatever has happened, and comes when its interval is over:
+    looked at where nothing else is left to do."""
+    problems = [
+        f"doubled: {url} comes again {number} times, at {at:.2f} s"
+        for at, url, number in world.people.ended
+        if number > 1
+    ]
+    if world.calm is None:
+        return problems
+    since, until = world.calm
+    for key in RECURRING:
+        if any(letter.url.endswith(f"?{key}") for letter in letters):
+            continue
+        times = [at - BOOTED for at, _, name, _ in world.site.log if f"?{key}" in name]
+        times = [since, *(at for at in times if since <= at < until), until]
+        gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
+        if min([EVERY, *gaps[1:-1]]) < EVERY * TOLERANCE or max(gaps) > EVERY + LATE:
+            problems.append(f"recurring: {key} at {[round(at, 2) for at in times[1:-1]]}")
     return problems
 
 
@@ -336,7 +332,7 @@ def _redis(world: World) -> list[str]:
     for server in world.network.primaries:
         keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
-        is_left = "keep_alive" in world.plan.features or _is_near(world, ["cut"], world.closed_at)
+        is_left = "keep_alive" in world.plan.features or world.faults.near(["cut"], world.closed_at)
         may = GONE if is_left else set()
         if world.met["quiet"] or world.met["told_to_stop"]:  # which is kept for a worker's return
             may = may | {"worker"}
@@ -358,108 +354,3 @@ def _seen(server: SimulatedServer) -> list[str]:
     bases = [key.decode().partition(":seen:")[2] for key in seen]
     left = [base for base in bases if not any(base.startswith(one) for one in of_now)]
     return [f"left of former runs: {sorted(left)}"] if left else []
-
-
-def _limits(world: World) -> list[str]:
-    if world.met["clock"]:
-        return []  # a step of the server's clock ends all that is timed by it
-    problems = []
-    for host, own in world.site.begun.items():
-        begun = sorted([*own, *world.site.rivals[host]])
-        if "limits" in world.plan.features:
-            gaps = itertools.pairwise(begun)
-            close = [
-                f"{later - sooner:.3f} s at {later - BOOTED:.3f}"
-                for sooner, later in gaps
-                if later - sooner < DELAY * TOLERANCE and not _is_forgotten(world, later)
-            ]
-            if close:
-                problems.append(f"rude: {len(close)} gaps at {host}: {close[:5]}")
-        if "rate" in world.plan.features and host == "h0.sim":
-            for known in _between_losses(world, begun):
-                problems += _rate(host, known)
-    pressed = [one for one in world.site.pressed if not _is_resumed(world, *one, 1.1)]
-    if pressed := [one for one in pressed if not _is_near(world, WORDLESS, one[0])]:
-        problems.append(f"rude: to hosts that are away, at {pressed[:5]}")
-    hasty = [one for one in world.site.hasty if not _is_near(world, WORDLESS, one[0] - BOOTED)]
-    if hasty:
-        problems.append(f"rude: tried again too soon: {hasty[:5]}")
-    return problems + _concurrency(world) + _retry_after(world) + _paused(world)
-
-
-def _paused(world: World) -> list[str]:
-    """Within a second all know of it. A reset forgets what was paused."""
-    problems = []
-    for slot, start, end in world.people.pauses:
-        if _is_near(world, (*WORDLESS, "reset"), start, end):
-            continue
-        begun = [
-            at - BOOTED
-            for host, times in world.site.begun.items()
-            for at in times
-            if slot in ("", host) and start + 1.1 < at - BOOTED < end
-        ]
-        if begun:
-            problems.append(f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}")
-    return problems
-
-
-def _between_losses(world: World, begun: list[float]) -> list[list[float]]:
-    """Starts that the server has forgotten none of, and knew none before."""
-    parts: list[list[float]] = [[]]
-    for at in begun:
-        if _is_forgotten(world, at):
-            parts.append([])
-        else:
-            parts[-1].append(at)
-    return parts
-
-
-def _rate(host: str, begun: list[float]) -> list[str]:
-    for first, last in itertools.combinations(range(len(begun)), 2):
-        seconds = begun[last] - begun[first]
-        if last - first + 1 > BURST + RATE * seconds / TOLERANCE + 1:
-            return [f"rude: {last - first + 1} starts at {host} in {seconds:.2f} s"]
-    return []
-
-
-def _concurrency(world: World) -> list[str]:
-    """Who is taken for dead, or of whom the server forgot, does not count."""
-    if "narrow" not in world.plan.features:
-        return []
-    crowded = [at for at, host in world.site.crowded if host == "h1.sim"]
-    crowded = [at for at in crowded if not _is_near(world, TAKEN_FOR_DEAD, at)]
-    return [f"rude: two downloads at once at h1.sim, at {crowded[:5]}"] if crowded else []
-
-
-def _retry_after(world: World) -> list[str]:
-    """Within a second all know of it."""
-    if "retry_after" not in world.plan.features:
-        return []
-    problems = []
-    for at, host in world.site.sent_away:
-        if _is_near(world, WORDLESS, at - BOOTED, at - BOOTED + RETRY_AFTER):
-            continue
-        close = [
-            begun - BOOTED
-            for begun in world.site.begun[host] + world.site.rivals[host]
-            if at + 1.0 < begun < at + RETRY_AFTER * TOLERANCE
-            and not _is_resumed(world, begun - BOOTED, host, begun - at)
-        ]
-        if close:
-            problems.append(f"rude: {host} said Retry-After at {at - BOOTED:.2f}; {close[:5]}")
-    return problems
-
-
-def _is_resumed(world: World, moment: float, host: str, seconds: float) -> bool:
-    """A person has resumed the slot within so many seconds before: it is in no trouble then."""
-    return any(
-        slot == host and moment - seconds <= at <= moment for slot, at in world.people.resumed
-    )
-
-
-def _is_forgotten(world: World, moment: float) -> bool:
-    """The server may have lost the starts before this one, and a worker learns that, and that what
-    it holds is void, when it speaks with the server the next time."""
-    late = world.plan.settings["REDISQ_LEASE_TTL"] / 4 + 1.0
-    return any(start <= moment - BOOTED <= end + late for start, end in world.losses)

@@ -52,9 +52,9 @@ def settings_of(plan: Plan, url: str) -> dict[str, Any]:
         settings["REDISQ_KEEP_ALIVE"] = True
     if "robots" in plan.features:
         settings["ROBOTSTXT_OBEY"] = True
-    slots: dict[str, dict[str, Any]] = {}
+    slots = copy.deepcopy(plan.settings.get("REDISQ_SLOT_LIMITS", {}))
     if "rate" in plan.features:
-        slots["h0.sim"] = {"rate": f"{RATE * 60:.0f}/m", "burst": BURST}
+        slots.setdefault("h0.sim", {}).update(rate=f"{RATE * 60:.0f}/m", burst=BURST)
     if "narrow" in plan.features:
         slots["h1.sim"] = {"concurrency": 1}
     settings["REDISQ_SLOT_LIMITS"] = slots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import json
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import redis
 from scrapy import signals
 from scrapy.crawler import AsyncCrawlerRunner
 from scrapy.settings import BaseSettings
@@ -22,9 +24,10 @@ from lab.simulation import clock as clocks
 from lab.simulation import spider as spiders
 from lab.simulation.clock import WORKER, Process, VirtualClock, VirtualLoop, run_here
 from lab.simulation.faults import Faults, Happened
+from lab.simulation.letters import dead_letters
 from lab.simulation.network import Network
 from lab.simulation.people import People
-from lab.simulation.plan import FEED, LINES, Plan
+from lab.simulation.plan import EVERY, FEED, LINES, RECURRING, Plan
 from lab.simulation.site import Site
 from lab.simulation.workers import AGE, Log, Worker, copied, run_of, settings_of
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -43,6 +46,10 @@ MOST_WORKERS = 40
 
 RIVAL = 99
 """Number of the worker of another crawl."""
+
+CALM, TIMES, UNREST = 12.0, 4, 120.0
+"""What comes again is left alone for so many intervals, so many virtual seconds after the last
+fault and start of a worker; but it is ended so long after the last fault at the latest."""
 
 IDLE = 3.0
 """Virtual seconds of nothing to do after which people stop workers that would stay."""
@@ -171,6 +178,8 @@ class World:
 
     def _finished(self, worker: Worker) -> None:
         self.finished_at = min(self.finished_at, self.clock.now)
+        if "slot_budget" in self.plan.features:
+            self._note_refused()
         missing = self.site.expected()[0] - self.table.keys()
         self.early.append((self.clock.now, worker.number, missing))
         # One may have joined when others had found all finished, and were leaving.
@@ -186,6 +195,13 @@ class World:
         if "latecomer" in self.plan.features and not self._is_late:
             self._is_late = True
             self._later(self.chance.choice([0.001, 0.02, 0.2, 0.5]), self.start_worker)
+
+    def _note_refused(self) -> None:
+        """Dead letters go with their run, and nobody asks again for a push or a line of a feed."""
+        with contextlib.suppress(redis.RedisError):
+            for letter in dead_letters(self):
+                if (key := letter.url.partition("?")[2]).startswith(("pushed", "line")):
+                    self.table.setdefault(key, 0)
 
     _is_late = False
     """A latecomer has come."""
@@ -264,6 +280,8 @@ class World:
         for fault in self.plan.faults:
             self._tasks.add(asyncio.ensure_future(self.faults.happen(fault)))
         self._tasks.add(asyncio.ensure_future(self.faults.remember()))
+        if "recurs" in self.plan.features:
+            self._tasks.add(asyncio.ensure_future(self._end_recurring()))
         alone_since = 0.0
         begun_again = "again" not in self.plan.features
         idle_since, started = 0.0, 0
@@ -295,6 +313,22 @@ class World:
                 alone_since = self.clock.now
         self.ended_at = self.clock.now
 
+    async def _end_recurring(self) -> None:
+        """People end what comes again when nothing else has been left to do for a while."""
+        since = 0.0
+        while self.calm is None and self.clock.now < self.last_fault + UNREST:
+            await asyncio.sleep(0.25)
+            if not 0 <= self.network.left() <= len(RECURRING) or self._is_disturbed():
+                since = self.clock.now
+            if self.clock.now > since + TIMES * EVERY:
+                self.calm = (since, self.clock.now)
+        while True:
+            self.people.end_recurring()
+            await asyncio.sleep(1.0)
+
+    calm: tuple[float, float] | None = None
+    """From when to when nothing was left to do but what comes again."""
+
     def _rotate(self) -> None:
         """As if a TTL were over."""
         for server in self.network.primaries:
@@ -305,10 +339,16 @@ class World:
     def _feed(self) -> None:
         """Another program fills the feed, and its server has that for good."""
         server, url = self.network.primary_of(FEED), self.site.pages[0].url
+        kind = random.Random(f"feed {self.plan.seed}").choice(["list", "list", "zset"])
         for n in range(LINES):
             line = {"url": f"{url}?line{n}", "callback": "parse_key", "dont_filter": n % 2 == 0}
-            line["cb_kwargs"] = {"key": f"line{n}"}
-            server.redis.rpush(FEED, json.dumps(line))
+            text = json.dumps({**line, "cb_kwargs": {"key": f"line{n}"}})
+            if "stream" in self.plan.features:
+                server.redis.xadd(FEED, {"line": text}, id=f"{n + 1}-0")
+            elif kind == "zset":
+                server.redis.zadd(FEED, {text: -n})
+            else:
+                server.redis.rpush(FEED, text)
         server.sync()
 
     async def _begin_again(self) -> None:
@@ -358,6 +398,16 @@ class World:
         if self.people.are_busy or any(fault.at > self.clock.now for fault in self.plan.faults):
             return False
         return self.network.is_done()
+
+    def _is_disturbed(self) -> bool:
+        """Whether somebody does something, or a fault is to come or not over, or was just now."""
+        return (
+            self.people.are_busy
+            or any(fault.at > self.clock.now for fault in self.plan.faults)
+            or any(one.until > self.clock.now - CALM for one in self.happened)
+            or any(one.started_at > self.clock.now - CALM for one in self.workers)
+            or not self.alive()
+        )
 
     lost_run = False
     """The server came back without the run, or with the one before it."""

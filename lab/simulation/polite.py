@@ -1,0 +1,122 @@
+"""How polite a crawl was to its hosts."""
+
+from __future__ import annotations
+
+import itertools
+
+from lab.simulation.clock import BOOTED
+from lab.simulation.faults import TAKEN_FOR_DEAD
+from lab.simulation.site import BURST, DELAY, RATE, RETRY_AFTER
+from lab.simulation.world import World
+
+TOLERANCE = 0.9
+"""Share of a delay that two starts at a host must be apart."""
+
+WORDLESS = (*TAKEN_FOR_DEAD, "kill")
+"""Faults by which others are not told of what a worker has heard."""
+
+
+def rudeness(world: World) -> list[str]:
+    """Limits that were not kept, and hosts that were not left alone."""
+    if world.met["clock"]:
+        return []  # a step of the server's clock ends all that is timed by it
+    problems = []
+    for host, own in world.site.begun.items():
+        begun = sorted([*own, *world.site.rivals[host]])
+        if "limits" in world.plan.features:
+            gaps = itertools.pairwise(begun)
+            close = [
+                f"{later - sooner:.3f} s at {later - BOOTED:.3f}"
+                for sooner, later in gaps
+                if later - sooner < DELAY * TOLERANCE and not _is_forgotten(world, later)
+            ]
+            if close:
+                problems.append(f"rude: {len(close)} gaps at {host}: {close[:5]}")
+        if "rate" in world.plan.features and host == "h0.sim":
+            for known in _between_losses(world, begun):
+                problems += _rate(host, known)
+    pressed = [one for one in world.site.pressed if not _is_resumed(world, *one, 1.1)]
+    if pressed := [one for one in pressed if not world.faults.near(WORDLESS, one[0])]:
+        problems.append(f"rude: to hosts that are away, at {pressed[:5]}")
+    hasty = [one for one in world.site.hasty if not world.faults.near(WORDLESS, one[0] - BOOTED)]
+    if hasty:
+        problems.append(f"rude: tried again too soon: {hasty[:5]}")
+    return problems + _concurrency(world) + _retry_after(world) + _paused(world)
+
+
+def _paused(world: World) -> list[str]:
+    """Within a second all know of it. A reset forgets what was paused."""
+    problems = []
+    for slot, start, end in world.people.pauses:
+        if world.faults.near((*WORDLESS, "reset"), start, end):
+            continue
+        begun = [
+            at - BOOTED
+            for host, times in world.site.begun.items()
+            for at in times
+            if slot in ("", host) and start + 1.1 < at - BOOTED < end
+        ]
+        if begun:
+            problems.append(f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}")
+    return problems
+
+
+def _between_losses(world: World, begun: list[float]) -> list[list[float]]:
+    """Starts that the server has forgotten none of, and knew none before."""
+    parts: list[list[float]] = [[]]
+    for at in begun:
+        if _is_forgotten(world, at):
+            parts.append([])
+        else:
+            parts[-1].append(at)
+    return parts
+
+
+def _rate(host: str, begun: list[float]) -> list[str]:
+    for first, last in itertools.combinations(range(len(begun)), 2):
+        seconds = begun[last] - begun[first]
+        if last - first + 1 > BURST + RATE * seconds / TOLERANCE + 1:
+            return [f"rude: {last - first + 1} starts at {host} in {seconds:.2f} s"]
+    return []
+
+
+def _concurrency(world: World) -> list[str]:
+    """Who is taken for dead, or of whom the server forgot, does not count."""
+    if "narrow" not in world.plan.features:
+        return []
+    crowded = [at for at, host in world.site.crowded if host == "h1.sim"]
+    crowded = [at for at in crowded if not world.faults.near(TAKEN_FOR_DEAD, at)]
+    return [f"rude: two downloads at once at h1.sim, at {crowded[:5]}"] if crowded else []
+
+
+def _retry_after(world: World) -> list[str]:
+    """Within a second all know of it."""
+    if "retry_after" not in world.plan.features:
+        return []
+    problems = []
+    for at, host in world.site.sent_away:
+        if world.faults.near(WORDLESS, at - BOOTED, at - BOOTED + RETRY_AFTER):
+            continue
+        close = [
+            begun - BOOTED
+            for begun in world.site.begun[host] + world.site.rivals[host]
+            if at + 1.0 < begun < at + RETRY_AFTER * TOLERANCE
+            and not _is_resumed(world, begun - BOOTED, host, begun - at)
+        ]
+        if close:
+            problems.append(f"rude: {host} said Retry-After at {at - BOOTED:.2f}; {close[:5]}")
+    return problems
+
+
+def _is_resumed(world: World, moment: float, host: str, seconds: float) -> bool:
+    """A person has resumed the slot within so many seconds before: it is in no trouble then."""
+    return any(
+        slot == host and moment - seconds <= at <= moment for slot, at in world.people.resumed
+    )
+
+
+def _is_forgotten(world: World, moment: float) -> bool:
+    """The server may have lost the starts before this one, and a worker learns that, and that what
+    it holds is void, when it speaks with the server the next time."""
+    late = world.plan.settings["REDISQ_LEASE_TTL"] / 4 + 1.0
+    return any(start <= moment - BOOTED <= end + late for start, end in world.losses)
