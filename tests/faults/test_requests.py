@@ -157,6 +157,7 @@ def test_f80_seen_for_a_while(rig: Rig) -> None:
         ttl=2,
         hold=True,
         REDISQ_SEEN_TTL=f"{ttl:g}s",
+        DUPEFILTER_CLASS=rig.random.choice([BLOOM, "scrapy_redisq.ExactDupeFilter"]),
         **constants({"scrapy_redisq.settings.checks.SHORTEST_SEEN_TTL": 1.0}),
     )
     fleet = rig.fleet()

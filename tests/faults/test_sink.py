@@ -219,7 +219,7 @@ def test_f77_data_set(rig: Rig) -> None:
     together = out.with_name("all.csv.parts") / "_together"
     for _ in range(int(rig.size.pick(2, 8))):
         together.unlink(missing_ok=True)  # as if it had died before
-        seconds = rig.random.uniform(0, rig.size.pick(0.04, 0.3))
+        seconds = rig.random.uniform(0, rig.size.pick(0.04, 1.0))
         killed_while_it_puts_together(rig, rig.worker(), seconds)
     together.unlink(missing_ok=True)
     rig.worker()
