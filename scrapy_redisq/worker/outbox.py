@@ -215,6 +215,8 @@ class Outbox:
                 one.request.headers.pop(name, None)
         identity_of_page = self._in_progress.identity_of_page
         known = known_by(one, self._settings, self._run_session, identity_of_page, self._worker)
+        if self._foreign_filter is not None:
+            known = known._replace(also=None)  # nobody would ask for it
         identity = None if one.filtered else known.identity
         if one.shares_session(one.page):
             self._serializer.check_scheme(one.request.url)

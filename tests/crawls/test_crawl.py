@@ -404,7 +404,7 @@ class TestConfigurations:
     )
     def test_crawl(self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any]) -> None:
         """Every configuration fetches each page once and says that it has finished. A dupefilter of
-        one process is warned of, with the line to write."""
+        one process is warned of, with the line to write; Redis has no other beside it."""
         with Site(linked_pages(60)) as site:
             worker = crawl("follow", site, settings=settings).wait()
             assert worker.reason == "finished", worker.log
@@ -414,6 +414,10 @@ class TestConfigurations:
         nothing_left(redis_server)
         is_of_one = "RFPDupeFilter" in str(settings)
         assert worker.log.count('Write DUPEFILTER_CLASS = "scrapy_redisq.Bloom') == is_of_one
+        with Frontier.from_url(redis_server.url, "follow") as frontier:
+            (run,) = frontier.client.hmget("redisq:{follow:0}:meta", "generation")
+            has_seen = frontier.client.exists(f"redisq:{{follow:0}}:seen:{run.decode()}")
+            assert has_seen == (not is_of_one)
 
     def test_several_shards_on_one_server(self, crawl: Run, redis_server: RedisServer) -> None:
         """Are refused by name, and nothing is begun."""
