@@ -21,9 +21,10 @@ from w3lib.url import canonicalize_url
 
 from scrapy_redisq.errors import RedisqError, SettingError
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import seen_alone
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.seen import SeenCache, SeenFilter, probe
+from scrapy_redisq.frontier.seen import SeenCache, SeenFilter, probe, seen_filter
 from scrapy_redisq.participation import why_alone
 from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
@@ -110,7 +111,13 @@ class RedisqDupeFilter(BaseDupeFilter):
                     break
             else:
                 backend = "redisbloom" if probe(client, [prefix]) else "bitmap"
-        return SeenFilter(backend, capacity=settings.dupefilter_capacity)
+        return seen_filter(
+            FrontierConfig(
+                backend=backend,
+                error_rate=settings.dupefilter_error_rate,
+                capacity=settings.dupefilter_capacity,
+            )
+        )
 
     def request_seen(self, request: Request) -> bool:
         """Has an equal request been seen, by any process? If not, it has now. Never raises."""
@@ -189,9 +196,9 @@ class RedisqDupeFilter(BaseDupeFilter):
 
 
 class BloomDupeFilter(RedisqDupeFilter):
-    """Forgets nothing and takes one new URL in a million, at most, for seen.
+    """Forgets nothing and takes a share of new URLs, REDISQ_DUPEFILTER_ERROR_RATE, for seen.
 
-    By RedisBloom where the server has it, else by plain bitmaps. 4 to 9 bytes a URL.
+    By RedisBloom where the server has it, else by plain bitmaps. 4 to 9 bytes a URL at 1e-6.
     """
 
     kind = "bloom"

@@ -102,6 +102,7 @@ def summary(
         "dupefilter": {
             "kind": config.dupefilter,
             "backend": config.backend,
+            "error_rate": 0.0 if config.backend == "exact" else config.error_rate,
             **{name: getattr(seen, name) for name in ("capacity", "fill", "expected_loss")},
         },
         **{name: getattr(config, name) for name in ("scheduling", "order", "shards", "spider")},

@@ -32,9 +32,10 @@ MIN_SEGMENT_BYTES = 4 * 1024
 
 
 def _load(error: float) -> float:
-    """Fingerprints a block, on average, with which a layer errs at most so often, from 1e-12 to
-    1e-2. 1 to 2 % less than the exact number, which `tests/protocol/test_seen.py` works out."""
-    x = math.log10(error)
+    """Fingerprints a block, on average, with which a layer errs at most so often: from 1e-12 on,
+    and never more than once in 100. 1 to 2 % less than the exact number, which
+    `tests/protocol/test_seen.py` works out."""
+    x = math.log10(min(error, 0.01))
     return 0.994 * 10 ** (2.208493 + x * (0.153542 + x * (0.007001 + x * 0.000281)))
 
 

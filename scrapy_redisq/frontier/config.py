@@ -38,8 +38,9 @@ class FrontierConfig(msgspec.Struct, frozen=True):
     ``dupefilter`` is "bloom", "exact", or the import path of a foreign filter (then the frontier
     itself only keeps start requests apart, exactly). ``backend`` is what keeps it in Redis:
     "redisbloom", "bitmap" or "exact"; the worker that begins a run chooses it for all.
-    ``spider`` may be "" for producers. ``arguments`` are the spider's: a digest, a space, and the
-    words that people are shown; "" for producers, and for workers whose arguments are not compared.
+    ``error_rate`` concerns Bloom filters only. ``spider`` may be "" for producers. ``arguments``
+    are the spider's: a digest, a space, and the words that people are shown; "" for producers, and
+    for workers whose arguments are not compared.
     ``limits_name``: crawls that have the same one share their slots' limits; "": none do.
     ``spread``: the shards are on several servers. ``any_shards`` is not stored: a run that has
     another number of shards is taken as it is.
@@ -47,6 +48,7 @@ class FrontierConfig(msgspec.Struct, frozen=True):
 
     dupefilter: str = "bloom"
     backend: str = "bitmap"
+    error_rate: float = 1e-6
     capacity: int = 1_000_000
     scheduling: str = "slot"
     order: str = "fifo"
@@ -111,6 +113,7 @@ STORED = set(FrontierConfig.__struct_fields__) - {"any_shards"}
 
 SETTING_OF = {
     "dupefilter": "DUPEFILTER_CLASS",
+    "error_rate": "REDISQ_DUPEFILTER_ERROR_RATE",
     "capacity": "REDISQ_DUPEFILTER_CAPACITY",
     "scheduling": "REDISQ_SCHEDULING",
     "order": "REDISQ_ORDER",

@@ -23,10 +23,6 @@ from scrapy_redisq.frontier.scripts import Call, Client, execute, load
 FINGERPRINT_BYTES = 20
 """Scrapy's fingerprints: SHA-1."""
 
-ERROR_RATE = 1e-6
-"""Share of new URLs that a Bloom filter takes for seen, at most. A tenth of it would need a sixth
-more memory; who may lose none has an exact filter."""
-
 SEEN_LATER = 0.1
 """Share of a TTL after which a process forgets what it has met, and old generations are deleted."""
 
@@ -37,13 +33,13 @@ ANYWHERE = ("redisq:{probe}:",)
 class SeenFilter(Struct, frozen=True):
     """How a backend is called: how a fingerprint is encoded for it, and with which parameters.
 
-    The ``error_rate`` of Bloom filters holds at any size, ``capacity`` is how many are expected.
+    ``error_rate`` of the Bloom filters holds at any size, ``capacity`` is how many are expected.
     Two URLs share the 64 bits of an exact filter with a chance of n²/2⁶⁵ in a crawl of n URLs:
     3e-4 for 100 million.
     """
 
     name: str
-    error_rate: float = ERROR_RATE
+    error_rate: float = 1e-6
     capacity: int = 0
 
     def encode(self, fingerprint: bytes) -> bytes | str:
@@ -62,7 +58,7 @@ class SeenFilter(Struct, frozen=True):
 
 def seen_filter(config: FrontierConfig) -> SeenFilter:
     """The filter that ``config`` names as its ``backend``."""
-    return SeenFilter(config.backend, capacity=config.capacity)
+    return SeenFilter(config.backend, config.error_rate, config.capacity)
 
 
 def exact_member(identity: bytes) -> str:

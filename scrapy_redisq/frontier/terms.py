@@ -49,6 +49,8 @@ class Terms(Struct, frozen=True):
     release: str = ""
     settings: str = ""
     """For people, see `calls.Registration`."""
+    wait_replicas: int = 0
+    """Replicas that are to have what is sent to a shard before it counts as safe at once."""
     suspect_from: int = SUSPECT_FROM
     """Deliveries from which a request is a suspect."""
 

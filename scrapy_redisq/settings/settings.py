@@ -92,6 +92,7 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
     def frontier_config(self, **others: Any) -> FrontierConfig:
         """The configuration of all workers, from the settings and ``others``, which are none."""
         return FrontierConfig(
+            error_rate=self.dupefilter_error_rate,
             capacity=self.dupefilter_capacity,
             scheduling=self.scheduling,
             order=self.order,

@@ -124,6 +124,7 @@ class WorkerConnection:
             rewind=settings.rewind,
             # A server that lost all it had, not the end of its log, has lost safe links.
             young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),
+            wait_replicas=settings.wait_replicas,
             history=settings.history,
             back_off=replace(BACK_OFF, give_up=settings.slot_give_up),
         )

@@ -141,10 +141,13 @@ def test_a_clock_that_is_off(redis_server: RedisServer, monkeypatch: pytest.Monk
 
 
 def test_settings_that_this_server_makes_useless(redisq: Redisq, redis_server: RedisServer) -> None:
-    """A share of no maxmemory; and an empty server stays empty."""
-    found = json.loads(redisq("doctor", "--json", REDISQ_MAX_MEMORY=0.5).out)["lines"]
-    text = "REDISQ_MAX_MEMORY is 0.5, and there is no maxmemory"
-    assert text in [line["what"] for line in found if line["level"] == "warning"]
+    """A share of no maxmemory, replicas that are not there; and an empty server stays empty."""
+    for given, text in (
+        ({"REDISQ_MAX_MEMORY": 0.5}, "REDISQ_MAX_MEMORY is 0.5, and there is no maxmemory"),
+        ({"REDISQ_WAIT_REPLICAS": 2}, "REDISQ_WAIT_REPLICAS is 2, and 0 are there"),
+    ):
+        found = json.loads(redisq("doctor", "--json", **given).out)["lines"]
+        assert text in [line["what"] for line in found if line["level"] == "warning"]
     with redis_server.client() as client:
         assert client.dbsize() == 0
 
@@ -263,7 +266,7 @@ def test_what_a_crawl_has_lost() -> None:
         **absent("books"),
         **{"finished": 100, "dead": 30, "stale": 2, "reclaimed": 5, "foreign": 1, "seen": 50},
         "dupefilter": {
-            **{"kind": "bloom", "backend": "bitmap", "fill": 2.0},
+            **{"kind": "bloom", "backend": "bitmap", "error_rate": 1e-6, "fill": 2.0},
             **{"expected_loss": 1e-3, "capacity": 25},
         },
         "workers": [{"alive": True, "seen_ago": 40.0, "blocked_seconds": 31.04}],

@@ -76,7 +76,7 @@ def test_constructing_does_not_connect(kind: type[RedisqDupeFilter]) -> None:
         dupefilter.open()
 
 
-@pytest.mark.parametrize("wrong", [{"DUPEFILTER_CAPACITY": 2}, {"SEEN_TTL": "7d"}])
+@pytest.mark.parametrize("wrong", [{"DUPEFILTER_ERROR_RATE": 2}, {"SEEN_TTL": "7d"}])
 def test_wrong_setting(wrong: dict[str, Any]) -> None:
     """What cannot be, here or at all, is named when the filter is opened."""
     ((name, value),) = wrong.items()

@@ -391,7 +391,7 @@ def test_another_backend_after_a_crawl(member: Callable[..., Worker], client: re
     [
         ("DUPEFILTER_CLASS", {"dupefilter": "bloom"}),
         ("REDISQ_SHARDS", {"shards": 2}),
-        ("REDISQ_DUPEFILTER_CAPACITY", {"capacity": 5_000}),
+        ("REDISQ_DUPEFILTER_ERROR_RATE", {"error_rate": 1e-3}),
         ("the spider", {"spider": "films"}),
     ],
 )

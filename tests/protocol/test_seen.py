@@ -277,7 +277,7 @@ def blocked_bloom_error(load: float) -> float:
     return total
 
 
-@pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3])
+@pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3, 0.1])
 @pytest.mark.parametrize("capacity", [1000, 10_000_000_000])
 def test_bitmap_shape(rate: float, capacity: int) -> None:
     """Layers hold what was asked for, and their errors together stay below the rate."""
@@ -286,7 +286,8 @@ def test_bitmap_shape(rate: float, capacity: int) -> None:
     assert sum(layer.error for layer in layers) < rate
     for layer in layers:
         assert layer.blocks_per_segment * 128 <= 32 * 1024 * 1024
-        assert 0.8 < blocked_bloom_error(layer.capacity / layer.blocks) / layer.error <= 1
+        error = min(layer.error, 0.01)
+        assert 0.8 < blocked_bloom_error(layer.capacity / layer.blocks) / error <= 1
     assert sum(layer.capacity for layer in layers) > 1000 * capacity
 
 

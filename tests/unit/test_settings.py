@@ -29,7 +29,7 @@ WRONG: list[tuple[str, Any]] = [
     ("REDISQ_FRONTIER", "x" * 101),
     ("REDISQ_FRONTIER", "100%"),
     ("REDISQ_SCHEDULING", "random"),
-    ("REDISQ_SLOT_DELAY", "nan"),
+    ("REDISQ_DUPEFILTER_ERROR_RATE", "nan"),
     ("REDISQ_RESUME", "maybe"),
     ("REDISQ_LEASE_TTL", True),
     ("REDISQ_SEEN_TTL", "7x"),

@@ -7,7 +7,6 @@ from typing import Any
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.words import counted, size_text
-from scrapy_redisq.frontier.seen import ERROR_RATE
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.doctor.report import Level, Line, note, ok, problem, warning
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -66,10 +65,10 @@ def seen(status: Mapping[str, Any]) -> Line:
     text = f"{count:,} seen URLs, {filled['fill']:.0%} of what the Bloom filter has room for"
     if loss := filled["expected_loss"]:
         text += f"; 1 new URL in {1 / loss:,.0f} is taken for seen"
-    if loss > ERROR_RATE * 1.01:
+    if loss > filled["error_rate"] * 1.01:
         return warning(
             text,
-            "It was made for one in a million.",
+            f"More than REDISQ_DUPEFILTER_ERROR_RATE, {filled['error_rate']:g}, allows.",
             "a larger REDISQ_DUPEFILTER_CAPACITY, from the next run on",
         )
     return ok(text)

@@ -56,7 +56,7 @@ def examine(
         yield _version(told.info)
         yield from _memory(told, settings)
         yield from _persistence(told)
-        yield from _replication(told.info, needed=in_cluster or failovers)
+        yield from _replication(told.info, settings, needed=in_cluster or failovers)
     yield from _queues_and_filters(told)
     yield from _speed(told.client)
 
@@ -128,8 +128,14 @@ def _persistence(told: Told) -> Iterator[Line]:
         yield ok(f"appendonly is yes, appendfsync {fsync}")
 
 
-def _replication(info: dict[str, Any], *, needed: bool) -> Iterator[Line]:
+def _replication(info: dict[str, Any], settings: RedisqSettings, *, needed: bool) -> Iterator[Line]:
     replicas = int(info.get("connected_slaves", 0))
+    if settings.wait_replicas > replicas:
+        yield warning(
+            f"REDISQ_WAIT_REPLICAS is {settings.wait_replicas}, and {replicas} are there",
+            "Exchanges of several servers wait 100 ms each, in vain.",
+            f"REDISQ_WAIT_REPLICAS {replicas}, or more replicas",
+        )
     if needed and not replicas:
         yield warning(
             "it has no replica",

@@ -115,7 +115,7 @@ RULES: dict[str, _Rule] = {
     "DUPEFILTER_DEBUG": _stays("DUPEFILTER_DEBUG"),
     "BLOOMFILTER_BIT": _bits,
     "BLOOMFILTER_HASH_NUMBER": _gone(
-        "the filter grows, and takes one new URL in a million for seen"
+        "REDISQ_DUPEFILTER_ERROR_RATE says how often it errs, one in a million by default"
     ),
     "SCHEDULER_QUEUE_CLASS": _queue,
     "SCHEDULER_QUEUE_KEY": _gone("REDISQ_FRONTIER names all keys; by default it is the spider's"),
