@@ -37,6 +37,7 @@ class CrawlSettings:
     max_leases = Setting(0, checks.whole(0, 10_000))
     max_deliveries = Setting(5, checks.whole(1, 250))
     max_entry_bytes = Setting(1_048_576, checks.whole(1_024, 134_217_728, "bytes"))
+    max_outbox = Setting(10_000, checks.whole(100, 10_000_000))
     max_pending = Setting(0, checks.whole(0, 10**12))
     max_memory = Setting(0.0, checks.memory)
     dead_max = Setting(DEAD_MAX, checks.whole(0, 10_000_000))

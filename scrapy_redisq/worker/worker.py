@@ -53,10 +53,6 @@ from scrapy_redisq.worker.report import Orders, Reporter
 
 logger = logging.getLogger(__name__)
 
-MAX_OUTBOX = 10_000
-"""Requests that wait to be sent to Redis, or in this process, before no page is started; half as
-many, before no more of ``start()`` is read. So many entries take some 10 MB."""
-
 ENOUGH_QUEUED = 1_000
 """Requests in the frontier from which on no feed is read while some of them can be claimed."""
 
@@ -218,7 +214,7 @@ class Worker:
         """Wait until the next request of ``start()`` may be taken, or the next lines of a feed."""
         # Half of it, so that start() does not keep pages from being started.
         while (
-            max(self.run_session.waiting(), self.kept.waiting) > MAX_OUTBOX // 2
+            max(self.run_session.waiting(), self.kept.waiting) > self.settings.max_outbox // 2
             or self.run_session.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
@@ -284,7 +280,7 @@ class Worker:
             or self.sinks_away
             or self.engine.paused
             or self.back_pressure.pauses
-            or self.run_session.waiting() > MAX_OUTBOX
+            or self.run_session.waiting() > self.settings.max_outbox
         )
 
     def _free(self) -> int:
@@ -323,7 +319,7 @@ class Worker:
             quiet
             or not self._may_start()
             or self.engine.closing
-            or self.kept.waiting > MAX_OUTBOX
+            or self.kept.waiting > self.settings.max_outbox
             # Pages go on while start() waits for room: start() fills it, and pages seldom do.
             or self.run_session.keeps_too_much(times=2)
         ):

@@ -19,7 +19,7 @@ from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
 from tests.harness.busy import Busy
 from tests.harness.command import Redisq
-from tests.harness.crawl import Crawl, Run, constants, finish, several, wait_until_joined
+from tests.harness.crawl import Crawl, Run, finish, several, wait_until_joined
 
 SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 NOBODY = "redis://user:s3cret@127.0.0.1:9/0"
@@ -300,7 +300,7 @@ def test_other_arguments_are_another_crawl(
 
 class TestTrouble:
     def test_outbox_reaches_its_bound(self, tmp_path: Path, crawl: Run) -> None:
-        """While Redis is away and MAX_OUTBOX is reached no page is started, though some are
+        """While Redis is away and REDISQ_MAX_OUTBOX is reached no page is started, though some are
         leased, and no more start requests are read; when it is back, the crawl goes on at once.
         A worker that is stopped while Redis hangs gives up after REDISQ_CLOSE_TIMEOUT."""
         with RedisServer(any_server(), aof=True) as server:
@@ -314,7 +314,7 @@ class TestTrouble:
             with Site(page) as site:
                 settings = {
                     "REDISQ_URL": server.url,
-                    **constants({"scrapy_redisq.worker.worker.MAX_OUTBOX": 100}),
+                    "REDISQ_MAX_OUTBOX": 100,
                     "REDISQ_MAX_LEASES": 200,
                     "REDISQ_CLOSE_TIMEOUT": 1,
                     "CONCURRENT_REQUESTS": 4,

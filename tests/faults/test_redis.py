@@ -15,7 +15,7 @@ import pytest
 from lab.servers import RedisServer, wait_until
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, PASSWORD, Rig
-from tests.harness.crawl import constants, several
+from tests.harness.crawl import several
 
 
 def seldom(rig: Rig, text: str, seconds: float) -> bool:
@@ -204,7 +204,7 @@ def test_f20_full_memory(rig: Rig, kind: str) -> None:
         server=kind,
         delay=0.02,
         CONCURRENT_REQUESTS=16,
-        **constants({"scrapy_redisq.worker.worker.MAX_OUTBOX": int(rig.size.pick(100, 300))}),
+        REDISQ_MAX_OUTBOX=int(rig.size.pick(100, 300)),
     )
     rig.fleet()
     rig.wait_for_pages(0.4)
