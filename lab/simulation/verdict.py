@@ -259,7 +259,10 @@ def _fetches(world: World) -> list[str]:
 
 def _recurring(world: World, letters: list[Letter]) -> list[str]:
     """What comes again waits once, whatever has happened, and comes when its interval is over:
-    looked at where nothing else is left to do."""
+    looked at where nothing else is left to do. If one of several shards has lost the run, another
+    one goes on with what it has of it, and the new run asks for that once more."""
+    if world.lost_run and world.plan.masters > 1:
+        return []
     problems = [
         f"doubled: {url} comes again {number} times, at {at:.2f} s"
         for at, url, number in world.people.ended
