@@ -10,7 +10,7 @@
 -- Reply    of count how many lines wait, -1 if the key is of no type that is read; else
 --          {type of the feed, how much is aside, batch}, the batch being ID, then LENGTH:LINE for
 --          each line, or ''; of a stream {type, how much is aside, {id, {field, value...}}...}
--- Cost     O(most), about 4 MB and the last line
+-- Cost     O(most), about 4 MB and the last line; of a set `most` lines, whatever their size
 -- Retry    takes other lines: those whose reply was lost are taken up again when `ttl` is over
 -- Memory   Redis refuses the copy when it is full, and nothing is taken out
 
