@@ -143,7 +143,7 @@ def find(name: str, shard: int, place: str, slot: str, text: str, cursor: str) -
 # What was seen
 
 
-class Asked(NamedTuple):
+class SeenTraces(NamedTuple):
     """Traces of a fingerprint. ``seen`` is None if the dupefilter was not asked; ``start``:
     it is a start request of the run."""
 
@@ -159,7 +159,7 @@ def ask_seen(
     seen: SeenFilter,
     *,
     filtered: bool = True,
-) -> Call[Asked]:
+) -> Call[SeenTraces]:
     """-> whether a fingerprint is known. ``filtered``: the dupefilter decides about links."""
     data = {
         "run": run,
@@ -167,9 +167,9 @@ def ask_seen(
         "start": exact_member(fingerprint),
     }
 
-    def decode(reply: Any) -> Asked:
+    def decode(reply: Any) -> SeenTraces:
         *known, start = map(bool, reply)
-        return Asked(known[0] if known else None, start)
+        return SeenTraces(known[0] if known else None, start)
 
     return filter_call(name, shard, seen, "has", decode, **data)
 

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import redis
 from msgspec.structs import replace
@@ -68,9 +68,7 @@ class WorkerConnection:
         self._opened.push_async_callback(cancel, asyncio.ensure_future(server.follow()))
         settings.check_shards(server.masters)
         config = config.laid_out(server.masters)
-        terms = replace(
-            self._terms(name, config, server), started=started, release=release, settings=digest
-        )
+        terms = self._terms(name, config, server, started=started, release=release, settings=digest)
         help_ = ServerHelp(
             server.revive,
             server.redact,
@@ -99,7 +97,7 @@ class WorkerConnection:
         )
         return run_session
 
-    def _terms(self, name: str, config: FrontierConfig, server: Server) -> Terms:
+    def _terms(self, name: str, config: FrontierConfig, server: Server, **others: Any) -> Terms:
         settings = self._settings
         feeds = [key for key, given in settings.feeds.items() if not given.get("url")]
         return Terms(
@@ -127,6 +125,7 @@ class WorkerConnection:
             wait_replicas=settings.wait_replicas,
             history=settings.history,
             back_off=replace(BACK_OFF, give_up=settings.slot_give_up),
+            **others,
         )
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:

@@ -122,6 +122,25 @@ class Outbox:
         if url and url in self._seen_cache and not (self._settings.keep_seen and of_start):
             self._run_session.count("duplicates", 1)
             return self.duplicate(given)
+        one = self._asked(given, of_start, again, fed)
+        if one is None:
+            return self.duplicate(given)
+        if one.page is not None and self._takes_place_of(one.page, one):
+            taken = self._take_retry(one, one.page)
+        else:
+            taken = self._send_or_keep(one, url)
+        if taken and one.delay > 0:
+            self._stats.inc_value("redisq/delayed")
+        holds_any = bool(one.request.meta or one.request.cb_kwargs)
+        if taken and holds_any and not self._warned_shared and one.request not in self._kept:
+            self._note_shared(one)
+        return taken
+
+    def _asked(
+        self, given: Request, of_start: bool, again: bool, fed: bytes | None
+    ) -> Asked | None:
+        """What is known of it, None if a foreign dupefilter has seen it. ``again``: it takes the
+        place of a page that comes again."""
         page = self._asking_page()
         request, wishes = read_wishes(given, self._refuse_wish)
         self._check_body(request)
@@ -130,11 +149,11 @@ class Outbox:
             # It is told of start requests, but cannot refuse them: the frontier does that.
             asked = filtered or of_start
             if asked and self._foreign_filter.request_seen(request) and not of_start:
-                return self.duplicate(request)
+                return None
             # It may not let the request through for another fetch of the page.
             filtered, let_through = False, given.dont_filter or of_start
         by_all = of_start and (filtered or self._settings.same_start)
-        one = Asked(
+        return Asked(
             given,
             request,
             wishes,
@@ -148,16 +167,6 @@ class Outbox:
             pause=self._retry_pause(request, page),
             fed=fed,
         )
-        if page is not None and self._takes_place_of(page, one):
-            taken = self._take_retry(one, page)
-        else:
-            taken = self._send_or_keep(one, url)
-        if taken and one.delay > 0:
-            self._stats.inc_value("redisq/delayed")
-        holds_any = bool(request.meta or request.cb_kwargs)
-        if taken and holds_any and not self._warned_shared and request not in self._kept:
-            self._note_shared(one)
-        return taken
 
     def _check_body(self, request: Request) -> None:
         """Raise `EntryTooLarge` before a fingerprint is made, for which Scrapy copies the body six

@@ -204,8 +204,9 @@ class Worker:
         # Without a turn: a kept request of a limited slot gets one when it waits for its download.
         downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
         page = self.kept.next(downloading, self.inbox.highest)
-        if page is None:
-            return None
+        return None if page is None else self._begin(page)
+
+    def _begin(self, page: Page) -> Request:
         self.in_progress.begin(page)
         self.engine.downloads.handed_out(page.request, page.lease.slot)
         return page.request
@@ -233,8 +234,7 @@ class Worker:
         while (popped := self.inbox.pop(downloading)) is not None:
             lease, session = popped
             try:
-                request = self.serializer.loads(lease.entry)
-                page = Page(request, lease, session)
+                page = Page(self.serializer.loads(lease.entry), lease, session)
             except (Undecodable, ValueError) as error:  # or its interval was none
                 foreign = isinstance(error, (ForeignEntry, ValueError))
                 problem = Problem(
@@ -243,14 +243,12 @@ class Worker:
                 self._tell_of_death(problem, None, lease.slot)
                 session.finish(problem.finish(lease.id))
                 continue
-            if lease.deliveries and SESSION_KEY in request.meta and self._session_lost:
+            if lease.deliveries and SESSION_KEY in page.request.meta and self._session_lost:
                 self.in_progress.begin_session_anew(page, self._session_lost)
                 if page.problem is not None:
                     self._page_ended(page)
                     continue
-                request = page.request
-            self.in_progress.begin(page)
-            self.engine.downloads.handed_out(request, lease.slot)
+            request = self._begin(page)
             self.gate.turns.handed_out(request, lease.slot)
             if self._is_low(self._want(downloading), downloading):
                 self.run_session.wake()
