@@ -14,7 +14,7 @@ from scrapy_redisq.commands.display import ago, clean, console, sentence
 from scrapy_redisq.commands.options import add_command, add_json, add_name
 from scrapy_redisq.commands.project import Project, check_known
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.words import time_text, utc
+from scrapy_redisq.control.words import counted, time_text, utc
 
 STYLES = {"dead": "bold red", "unknown": "yellow", "leased": "green", "queued": "green"}
 
@@ -142,7 +142,8 @@ def _history(record: Mapping[str, Any] | None) -> list[str]:
     answer = f"status {record['status']}" if record["status"] else "no answer"
     return [
         f"It was {how} {ago(utc(record['ended']))} ago by worker {record['worker']}: {answer}, "
-        f"{record['items']:,} items, {record['attempts']:,} attempts, {record['seconds']:,.1f} s."
+        f"{counted(record['items'], 'item')}, {counted(record['attempts'], 'attempt')}, "
+        f"{record['seconds']:,.1f} s."
     ]
 
 
