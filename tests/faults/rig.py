@@ -266,6 +266,20 @@ class Rig:
             self.kill(worker)
             self.worker()
 
+    def kill_the_server(self, lost: float) -> int:
+        """SIGKILL of the server after ``lost`` seconds, which are cut off its log, and a start; ->
+        how many pages were asked for meanwhile, 0 if nothing is lost."""
+        assert isinstance(self.server, RedisServer)
+        log, hits = self.server.log_file, len(self.site.hits)
+        size = log.stat().st_size
+        self.stay(lost)
+        self.server.kill()
+        if lost:
+            with log.open("r+b") as file:
+                file.truncate(size)
+        self.server.start()
+        return len(self.site.hits) - hits if lost else 0
+
     def survivors(self) -> list[Crawl]:
         return [worker for worker in self.workers if worker not in self.gone]
 

@@ -50,16 +50,8 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
     rig.set_up(delay=0.02, aof=True)
     rig.fleet()
     rig.wait_for_pages(0.4)
-    size, began = rig.server.log_file.stat().st_size, time.monotonic()
-    hits = len(rig.site.hits)
-    rig.stay(lost)
-    rig.server.kill()
-    if lost:
-        with rig.server.log_file.open("r+b") as log:
-            log.truncate(size)
-    rig.server.start()
     # With those that the workers held, and went on with while the server was away.
-    pages_lost = sum(hit.at >= began for hit in rig.site.hits[hits:]) if lost else 0
+    pages_lost = rig.kill_the_server(lost)
     rig.measured["seconds"] = rig.wait_for_flow(10)
     rig.finish()
     assert_survived(rig, refetch=rig.size.workers * MOST_LEASES + pages_lost)

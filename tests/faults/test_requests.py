@@ -104,19 +104,6 @@ def test_f48_seeds(rig: Rig, lost: str) -> None:
     assert_survived(rig, refetch=pages, more_created=int(lost == "join"))
 
 
-def lose_the_last_second(rig: Rig) -> int:
-    """The server is killed, and begins again without the last second of its log; -> how many pages
-    were fetched since then."""
-    log, hits = rig.server.log_file, len(rig.site.hits)
-    size = log.stat().st_size
-    rig.stay(1)
-    rig.server.kill()
-    with log.open("r+b") as file:
-        file.truncate(size)
-    rig.server.start()
-    return len(rig.site.hits) - hits
-
-
 def too_soon(rig: Rig, interval: float) -> int:
     """How many fetches came sooner than so many seconds after another one of the same page."""
     fetched: dict[str, list[float]] = {}
@@ -162,7 +149,7 @@ def test_f80_seen_for_a_while(rig: Rig) -> None:
     )
     fleet = rig.fleet()
     rig.keep_killing(fleet, 2, rig.size.pick(4, 12))
-    lost = lose_the_last_second(rig)
+    lost = rig.kill_the_server(1)
     rig.keep_killing(fleet, 2, rig.size.pick(2, 12))
     rig.finish()
     assert_survived(rig, refetch=None, more_created=rig.status()["created"] - rig.pages)
@@ -186,7 +173,7 @@ def test_f81_pages_that_come_again(rig: Rig) -> None:
         frontier.push([f"{rig.site.url}/{n}" for n in range(rig.pages)], every=every)
     fleet, seconds = rig.fleet(spider="fed"), rig.size.pick(3, 12)
     rig.keep_killing(fleet, 2, seconds, spider="fed")
-    lost = lose_the_last_second(rig)
+    lost = rig.kill_the_server(1)
     rig.keep_killing(fleet, 2, seconds, spider="fed")
     rig.server.stop()
     rig.server.start()
