@@ -19,39 +19,17 @@
 ``limits``         the limits of a slot; ``slot_names`` how slots are called and which shard keeps
                    them
 
-The words of the protocol, in brackets the word of the trade:
+Words of the protocol alone; the others are in ``docs/explanation/glossary.md``:
 
-frontier     all state of one crawl, under one name
-shard        one part of a frontier: one hash tag, one hash slot of a Redis Cluster
-slot         Scrapy's download slot of a request, mostly its host: the unit of fairness and limits
-run          from the first request until all are finished; shard 0 keeps its state
 generation   a dupefilter, called after the run that began it, with which later runs may go on;
              with REDISQ_SEEN_TTL there are two
-worker       one crawl process; a producer adds requests, and claims none
 log prefix   the first n scripts of Redis' log; whatever n is, they leave a correct frontier
-entry        one serialised request, and how often a worker died with it (delivery count)
 record       an entry with the slot and the priority that it came from
-claim        to take an entry out of its queue; the worker that has claimed it holds a lease
-lease        an entry that a worker holds, by an id that is never used again (fencing token)
-finish       the end of a lease: done, dead, released, backed off (released, and the try counts)
-             or retried (a new request takes its place)
-release      to give a lease back, to the front of its queue and without penalty (nack)
-reap         to take the leases of a worker that gave no sign of life (visibility timeout)
 fenced       a worker that was reaped: it has to join again, under another id
 stale        the finish of a lease that the worker no longer holds: counted, and nothing else
-suspect      an entry with which several workers died (poison message)
-dead letter  a request that is given up, with the reason
 foreign      written into the frontier's keys by another program
-identity     of an unfiltered request, in place of a fingerprint (idempotency key)
-kept         a request that cannot be stored: it stays in the process of the worker whose page asked
-             for it, and the page is not finished before it is over
 safe         a request that its shard can no longer lose with the end of its log
 post         links of a finished page to other shards, beside it until they are safe (outbox)
-turn         the right to start requests of a slot with a delay or a rate: of one worker at a time,
-             for about a second (lock with a time limit)
-token        the right to download one request of a slot with a concurrency (permit)
-parked       a slot of which nothing is started for a while, because it failed (circuit breaker)
-set aside    a slot that failed too often; a run may end without it (a breaker that stays open)
 paused       a slot of which nothing is started until a person says so
 seal         shard 0's number on a shard that has nothing left; adding to it asks shard 0 first
 trash        dupefilters that wait to be deleted, bit by bit

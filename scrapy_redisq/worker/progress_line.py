@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import logging
 import sys
-import time
-from collections import deque
 from typing import IO
 
 from rich.console import Console
@@ -21,9 +19,6 @@ from scrapy_redisq.worker.worker import Worker
 REFRESH = 0.5
 """Seconds between two lines."""
 
-RATE_WINDOW = 10.0
-"""Seconds over which pages per second are averaged."""
-
 
 class Progress:
     """Shows how far the crawl is, below the log. Without a terminal nothing is shown, and a process
@@ -32,8 +27,6 @@ class Progress:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._output = sys.stderr
-        self._samples: deque[tuple[float, int]] = deque()
-        """When (time.monotonic()) there were how many pages."""
         self._console = Console(file=self._output, highlight=False)
         self._live = Live(
             console=self._console,
@@ -79,7 +72,7 @@ class Progress:
         worker, run = self._worker, self._worker.run_session
         doing = worker.reporter.doing()
         parts = [
-            f"{worker.pages:,} pages ({self._rate(worker.pages):,.1f}/s)",
+            f"{worker.pages:,} pages ({worker.reporter.pages_per_minute() / 60:,.1f}/s)",
             f"{worker.items:,} items",
             f"{doing['downloading']} downloading",
             f"all workers: {run.finished():,} finished, {run.unfinished():,} to do",
@@ -94,11 +87,3 @@ class Progress:
             parts.append("waits for room")
         text = f"{worker.spider.name}: {' · '.join(parts)}"
         return Text(text, no_wrap=True, overflow="ellipsis")
-
-    def _rate(self, pages: int) -> float:
-        now = time.monotonic()
-        self._samples.append((now, pages))
-        while now - self._samples[0][0] > RATE_WINDOW:
-            self._samples.popleft()
-        then, before = self._samples[0]
-        return (pages - before) / (now - then) if now > then else 0.0

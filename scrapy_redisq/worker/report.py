@@ -110,7 +110,7 @@ class Reporter:
         with contextlib.suppress(OSError, ValueError, IndexError):
             memory = int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         report = {
-            "pages_per_minute": round(self._pages_per_minute(now), 1),
+            "pages_per_minute": round(self.pages_per_minute(), 1),
             "cpu_seconds": round(time.process_time(), 2),
             "rss_bytes": memory,
             "blocked_seconds": round(self.blocked, 2),
@@ -154,8 +154,9 @@ class Reporter:
         """Something has changed: the next exchange has a report."""
         self._due = 0.0
 
-    def _pages_per_minute(self, now: float) -> float:
-        pages = self._worker.pages
+    def pages_per_minute(self) -> float:
+        """Over the last minute, or since the worker began."""
+        now, pages = time.monotonic(), self._worker.pages
         while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW:
             self._looks.popleft()
         then, before = self._looks[0]

@@ -121,17 +121,6 @@ def table(document: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")] for line in lines[2:]]
 
 
-def test_one_glossary() -> None:
-    """The words of the protocol mean in the glossary what they mean in frontier/."""
-    words = ast.get_docstring(ast.parse((PACKAGE / "frontier/__init__.py").read_text("utf-8")))
-    entries = re.findall(r"^(\w+(?: \w+)?) {2,}(.+(?:\n {5,}.+)*)", words or "", re.M)
-    protocol = {word: " ".join(meaning.split()) for word, meaning in entries}
-    rows = table("docs/explanation/glossary.md", "Glossary")
-    told = [row for row in rows if row[0] in protocol]
-    assert len(told) > 10
-    assert told == [[word, protocol[word]] for word, _ in told]
-
-
 def test_all_keys_are_explained() -> None:
     """docs/explanation/protocol.md names the keys that the Lua documents."""
     documented = re.findall(
