@@ -87,7 +87,7 @@ def test_its_worker_dies(redis_server: RedisServer, crawl: Run) -> None:
     """The spider is asked how a session goes on in the next worker, and what it does not renew is
     a dead letter. One that is begun again after that is not lost."""
     paths = ("gone", "other", "raises", "renewed")
-    settings = {"REDISQ_LEASE_TTL": 1}
+    settings = {"REDISQ_LEASE_TTL": 3}
 
     def page(path: str) -> Answer | str:
         if path.startswith("/in-"):
