@@ -30,7 +30,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
-from scrapy_redisq.frontier.growth import Fill, GrowthLimit
+from scrapy_redisq.frontier.growth import GrowthLimit, server_state
 from scrapy_redisq.frontier.names import key_prefix, number
 from scrapy_redisq.frontier.seen import probe, seen_filter
 from scrapy_redisq.frontier.slot_names import numbers_of_any
@@ -321,7 +321,7 @@ class Frontier(LookMethods, ScheduleMethods, SlotMethods, UrlMethods):
         told = False
         while growth:
             shards = self._shards() or (0,)
-            fills: list[Fill] = [self._run(calls.fill(self.name, shard)) for shard in shards]
+            fills = [self._run(server_state(key_prefix(self.name, shard))) for shard in shards]
             unfinished = sum(fill.unfinished for fill in fills)
             if not (reached := growth.reached(unfinished, fills)):
                 room = growth.pending - unfinished if growth.pending else PUSH_BATCH

@@ -12,7 +12,7 @@ from typing import Any
 from scrapy_redisq.control.observed import KINDS, Observed
 from scrapy_redisq.control.words import counted, size_text, time_text
 from scrapy_redisq.frontier.admin import Waits
-from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
+from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit, ServerState
 from scrapy_redisq.server.condition import Condition
 
 NEARLY_FULL = 0.9
@@ -119,7 +119,7 @@ class _Look(Observed):
         """Further sentences."""
         told = []
         if self.state in {"running", "stopped"}:
-            fills = [Fill(0, server.used, server.most) for server in self.servers]
+            fills = [ServerState(0, 0, server.used, server.most) for server in self.servers]
             if full := growth.reached(self.status["created"] - self.status["finished"], fills):
                 told.append(f"Back-pressure: {full}. start() and pushes wait for room.")
         told += [

@@ -30,7 +30,7 @@ from scrapy_redisq.frontier.config import (
     FrontierConfig,
     shown_arguments,
 )
-from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
+from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit
 from scrapy_redisq.frontier.names import meta_key, pairs
 from scrapy_redisq.frontier.scripts import Call, damaged, load, raw_string, unpack
 from scrapy_redisq.frontier.seen import SeenFilter, exact_member
@@ -98,7 +98,7 @@ Intent = dict[str, Any]
 
 def crawl(run: str, terms: RunTerms = ANY_RUN, since: int = JUST_NOW, lost: int = 0) -> Intent:
     """A worker, on shard 0, which decides: it comes into the unfinished run, or begins one, which
-    is then called ``run``. ``since``: when the worker was started, in us by the shard's `clock`;
+    is then called ``run``. ``since``: when the worker was started, in us by the shard's clock;
     ``lost``: when a run began that the shard has lost and others have."""
     growth = {f"max_{name}": str(most or "") for name, most in asdict(terms.growth).items()}
     of_run = {name: value for name, value in asdict(terms).items() if name != "growth"}
@@ -239,11 +239,6 @@ def _arguments_for_people(stored: str, given: str) -> tuple[str, str]:
 # Runs
 
 
-def clock(name: str) -> Call[int]:
-    """-> the time of shard 0, in us since 1970."""
-    return call_of("run/server", name, 0, lambda reply: int(reply[0]))
-
-
 def leave(
     name: str,
     shard: int,
@@ -331,11 +326,6 @@ def reap(
     """
     terms = {"max_deliveries": max_deliveries, "dead_max": dead_max}
     return call_of("run/reap", name, shard, tuple, run=run, ttl=int(ttl * 1e6), **terms)
-
-
-def fill(name: str, shard: int) -> Call[Fill]:
-    """-> how full the shard and its server are."""
-    return call_of("run/server", name, shard, lambda reply: Fill(*reply[1:4]))
 
 
 def status(name: str, shard: int) -> Call[dict[str, Any]]:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from scrapy_redisq.frontier.scripts import Call, load
 
-class Fill(NamedTuple):
-    """How full a shard is (``run/server.lua``): requests that are not finished, and bytes of its
-    server's memory, used and at most (0: without a limit; both 0: it does not say)."""
 
+class ServerState(NamedTuple):
+    """The reply of ``run/server.lua`` of a shard: its time in us since 1970, requests that are not
+    finished, bytes of its server's memory, used and at most (0: without a limit; both 0: it does
+    not say), and, if that was asked for, whether it can keep filters of RedisBloom."""
+
+    now: int
     unfinished: int
     used: int
     maxmemory: int
+    has_bloom: int = 0
+
+
+def server_state(prefix: str, *, probe: bool = False) -> Call[ServerState]:
+    """-> that of the shard whose keys have this ``prefix``."""
+
+    def decode(reply: Any) -> ServerState:
+        return ServerState(int(reply[0]), *reply[1:])
+
+    return Call.of(load("run/server"), f"{prefix}meta", {"probe": probe}, decode)
 
 
 class GrowthLimit(Struct, frozen=True):
@@ -27,7 +41,7 @@ class GrowthLimit(Struct, frozen=True):
     def __bool__(self) -> bool:
         return self.pending > 0 or self.memory > 0
 
-    def reached(self, unfinished: int, fills: Iterable[Fill] = ()) -> str:
+    def reached(self, unfinished: int, fills: Iterable[ServerState] = ()) -> str:
         """The limit that is reached, with figures; "" if none is. ``unfinished``: requests of
         all shards; ``fills``: of those whose server's memory counts."""
         if 0 < self.pending <= unfinished:

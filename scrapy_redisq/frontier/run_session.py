@@ -30,9 +30,9 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier import calls, runs, shard_task
 from scrapy_redisq.frontier.calls import Joined
-from scrapy_redisq.frontier.growth import Fill
+from scrapy_redisq.frontier.growth import ServerState, server_state
 from scrapy_redisq.frontier.listener import listen
-from scrapy_redisq.frontier.names import number, pairs, stats_in
+from scrapy_redisq.frontier.names import key_prefix, number, pairs, stats_in
 from scrapy_redisq.frontier.operations import Enqueue, Letter, Link, Reply
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.pace import RUNNING_LOW
@@ -207,14 +207,10 @@ class RunSession:
         """The worker's session in the shard that keeps ``slot``."""
         return self.sessions[shard_of(slot, len(self.sessions))]
 
-    @property
-    def has_several_logs(self) -> bool:
-        """Whether there are several shards, on several servers, each with a log of its own."""
-        return self.joined.config.has_several_logs
-
     def link_to(self, slot: str, page: ShardSession) -> Link | None:
         """For a request of ``slot`` that a page has asked for; None if the same log has both."""
-        return Link() if self.has_several_logs and self.shard_of(slot) is not page else None
+        several = self.joined.config.has_several_logs
+        return Link() if several and self.shard_of(slot) is not page else None
 
     def waiting(self) -> int:
         """Enqueues and finishes that Redis has not acknowledged."""
@@ -230,10 +226,10 @@ class RunSession:
         told = sum(reply.created - reply.finished for reply in self._last_replies())
         return told + self.waiting()
 
-    async def fills(self) -> list[Fill]:
+    async def fills(self) -> list[ServerState]:
         """How full each shard and its server are."""
-        name = self.terms.name
-        return [await self.call(calls.fill(name, session.shard)) for session in self.sessions]
+        prefixes = [key_prefix(self.terms.name, session.shard) for session in self.sessions]
+        return [await self.call(server_state(prefix)) for prefix in prefixes]
 
     def holds_any(self, operations: Collection[object]) -> bool:
         """Whether Redis has not acknowledged some of these letters, or of the requests that have
@@ -338,11 +334,6 @@ class RunSession:
             await asyncio.sleep(ttl * SEEN_LATER)
             joined = replace(joined, trash=1, former_shards=0)
 
-    async def open_shard(self, session: ShardSession) -> None:
-        """Open a run that other workers have completed, or a shard that they have sealed, to add to
-        it."""
-        await self.do(runs.open_shard(self.terms.name, session.shard, session.run_id))
-
     # The end
 
     async def see_whether_complete(self) -> None:
@@ -414,7 +405,8 @@ class RunSession:
         if len(self.sessions) == 1:
             return True
         shards = [session.shard for session in self.sessions]
-        workers = [session.worker_id for session in self.sessions] if self.has_several_logs else ()
+        several = self.joined.config.has_several_logs
+        workers = [session.worker_id for session in self.sessions] if several else ()
         try:
             return await self.do(runs.is_idle(self.terms.name, shards, workers))
         except TROUBLE:  # of another shard, which is looked after by a task of its own

@@ -27,9 +27,9 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, Registration, RunTerms
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
+from scrapy_redisq.frontier.growth import server_state
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import Call
-from scrapy_redisq.frontier.seen import clock_and_probe
 from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers
 
 T = TypeVar("T")
@@ -100,15 +100,13 @@ def first_look(name: str, started: float, config: FrontierConfig) -> Steps[tuple
     younger.
     """
     asked, backend = time.monotonic(), config.backend
-    if backend:
-        now: int = yield calls.clock(name)
-    else:
-        now, found = yield clock_and_probe(key_prefix(name, 0))
-        backend = "redisbloom" if found else "bitmap"
+    first = yield server_state(key_prefix(name, 0), probe=not backend)
+    if not backend:
+        found = first.has_bloom
         for shard in config.shard_numbers(name)[1:] if config.spread else ():
-            _, found = yield clock_and_probe(key_prefix(name, shard))
-            backend = backend if found else "bitmap"
-    return now - int((asked - started) * 1e6), backend
+            found &= (yield server_state(key_prefix(name, shard), probe=True)).has_bloom
+        backend = "redisbloom" if found else "bitmap"
+    return first.now - int((asked - started) * 1e6), backend
 
 
 # Joining
@@ -194,8 +192,8 @@ def _check_shard_0(name: str, config: FrontierConfig, young: float = 0.0) -> Ste
     if later:
         first: calls.Look = yield calls.look(name, 0)  # the last one: a run begins there first
         if first.began < later:
-            now: int = yield calls.clock(name)
-            if now - later >= young * 1e6:
+            state = yield server_state(key_prefix(name, 0))
+            if state.now - later >= young * 1e6:
                 raise ShardLost(name, 0)
             return later
     return 0

@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from scrapy_redisq.frontier.bitmap_layout import bitmap_layers
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.scripts import Call, Client, execute, load
+from scrapy_redisq.frontier.growth import server_state
+from scrapy_redisq.frontier.scripts import Client, execute
 
 FINGERPRINT_BYTES = 20
 """Scrapy's fingerprints: SHA-1."""
@@ -98,20 +99,12 @@ class SeenStatus(Struct, frozen=True):
         return cls(count, sum(part.capacity for part in parts), lost / max(1, count))
 
 
-def clock_and_probe(prefix: str) -> Call[tuple[int, bool]]:
-    """-> the time of the shard whose keys have this ``prefix``, in us since 1970, and whether it
-    can keep filters of RedisBloom."""
-    return Call.of(
-        load("run/server"), f"{prefix}meta", {"probe": 1}, lambda told: (int(told[0]), told[4] == 1)
-    )
-
-
 def probe(client: Client, prefixes: Iterable[str] = ANYWHERE) -> bool:
     """Can this server, with this user's rights, run the RedisBloom backend?
 
     In a cluster those nodes that have keys with these ``prefixes``: all must. Raises as `execute`.
     """
-    return all(execute(client, clock_and_probe(prefix))[1] for prefix in prefixes)
+    return all(execute(client, server_state(prefix, probe=True)).has_bloom for prefix in prefixes)
 
 
 class SeenCache:

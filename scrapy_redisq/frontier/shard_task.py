@@ -18,7 +18,7 @@ from scrapy_redisq.errors import (
     FrontierLost,
     ScriptFailed,
 )
-from scrapy_redisq.frontier import calls, round_trips
+from scrapy_redisq.frontier import calls, round_trips, runs
 from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.operations import Delivered, Reply, TurnReport
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
@@ -155,7 +155,7 @@ async def _send(session: ShardSession, want: int, demand: Demand) -> Reply | Non
         reply = await _execute(session, call)
         if reply.status != "sealed":
             break
-        await run.open_shard(session)
+        await run.do(runs.open_shard(run.terms.name, session.shard, session.run_id))
         # Again and again if shard 0 has lost when it was last visited, and its clock is behind.
         await asyncio.sleep(REOPEN_PAUSE)
     session.outgoing.tally.update(round_trips.took(time.monotonic() - sent_at))
@@ -197,7 +197,7 @@ def _next_call(
 
 async def _execute(session: ShardSession, call: Call[Reply]) -> Reply:
     run, resend = session.run_session, session.resend
-    if not run.has_several_logs:
+    if not run.joined.config.has_several_logs:
         return session.received(await run.call(call))
     if isinstance(run.client, MayBeAlone):
         resend.alone_at = run.client.alone_at()

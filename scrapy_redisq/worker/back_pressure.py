@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable
 
-from scrapy_redisq.frontier.growth import Fill, GrowthLimit
+from scrapy_redisq.frontier.growth import GrowthLimit, ServerState
 from scrapy_redisq.frontier.trouble import WARN_EVERY
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class BackPressure:
         """``start()`` waits for room."""
         self._unfinished = unfinished
         self._closing = closing
-        self._fills: list[Fill] = []
+        self._fills: list[ServerState] = []
         self._full_shards: set[int] = set()
         self._pause = PAUSE_FIRST
         self._paused_until = 0.0
@@ -54,7 +54,7 @@ class BackPressure:
 
     # What is known
 
-    def filled(self, fills: list[Fill]) -> None:
+    def filled(self, fills: list[ServerState]) -> None:
         """How full the servers are by now."""
         self._fills = fills
         if self._warned or not self.limit.memory > 0:

@@ -13,7 +13,7 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import RunTerms
-from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
+from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit, ServerState
 from scrapy_redisq.worker import back_pressure
 from scrapy_redisq.worker.back_pressure import BackPressure
 from tests.crawls.test_crawl import nothing_left
@@ -40,7 +40,7 @@ def test_when_a_frontier_is_full(
     limit: GrowthLimit, unfinished: int, used: int, reached: bool
 ) -> None:
     """By requests, by bytes, or by a share of what the server may have."""
-    assert bool(limit.reached(unfinished, [Fill(unfinished, used, 1_000)])) is reached
+    assert bool(limit.reached(unfinished, [ServerState(0, unfinished, used, 1_000)])) is reached
 
 
 class Clock:
@@ -64,8 +64,8 @@ def pressure_of(
 def test_a_share_of_no_maxmemory_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:
     """And that is said."""
     pressure = pressure_of(GrowthLimit(memory=0.5))
-    pressure.filled([Fill(0, 10**12, 0)])
-    assert not pressure.limit.reached(0, [Fill(0, 10**12, 0)])
+    pressure.filled([ServerState(0, 0, 10**12, 0)])
+    assert not pressure.limit.reached(0, [ServerState(0, 0, 10**12, 0)])
     assert "give bytes" in caplog.text
 
 
@@ -108,10 +108,10 @@ def test_the_limit_of_memory_is_as_good_as_a_full_server() -> None:
     pressure = pressure_of(GrowthLimit(pending=1, memory=900))
     pressure.heard(0, full=False, news=True)
     assert pressure.may_start(working=True)
-    pressure.filled([Fill(1, 900, 0)])
+    pressure.filled([ServerState(0, 1, 900, 0)])
     pressure.heard(0, full=False, news=True)
     assert pressure.pauses
-    pressure.filled([Fill(1, 899, 0)])
+    pressure.filled([ServerState(0, 1, 899, 0)])
     assert pressure.heard(0, full=False, news=False)
 
 
