@@ -82,13 +82,21 @@ def die(client: redis.Redis, worker: Worker, **options: int) -> tuple[int, int, 
 # --- order -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["fifo", "lifo"])
-def test_a_lost_reply_is_told_again_as_it_was(member: Callable[..., Worker], order: str) -> None:
-    """In its order, and without the leases of former exchanges, which may be many and large."""
+@pytest.mark.parametrize(("order", "ahead"), [("fifo", 0), ("lifo", 3_000_000)])
+def test_a_lost_reply_is_told_again_as_it_was(
+    member: Callable[..., Worker], client: redis.Redis, order: str, ahead: int
+) -> None:
+    """In its order, and without the leases of former exchanges, which may be many and large, and of
+    a time that is ahead, as the clock went back."""
     worker = member(order=order)
     for n in range(100):
         worker.enqueue(f"{n:03}")
     assert len(worker.claim(40)) == 40
+    held: Any = client.hgetall(leases := key(f"leases:{worker.id}"))
+    client.delete(leases)
+    for lease, record in held.items():
+        number, _, time = lease.decode().partition(".")
+        client.hset(leases, f"{number}.{int(time) + ahead}", record)
     worker.exchange(60, lose="reply")
     session = worker.sessions[0]
     reply = execute(worker.client, session.call(want=60))
