@@ -12,6 +12,7 @@ from lab.simulation.plan import FEED, Fault
 from lab.simulation.server import FATES, META, SimulatedServer
 from lab.simulation.site import RETRY_TIMES
 from lab.simulation.workers import Worker
+from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
@@ -96,11 +97,12 @@ class Faults:
         self, kinds: Collection[str], since: float, until: float = 0.0, before: float = 1.0
     ) -> bool:
         """Whether such a fault happens meanwhile, has just happened and is not known to all, or
-        makes what has just happened be forgotten."""
+        makes what has just happened be forgotten. The answer to a request that was lost is waited
+        for."""
         late = self._plan.settings["REDISQ_LEASE_TTL"] / 4 + 3.0
         return any(
             one.kind in kinds
-            and since <= one.until + late
+            and since <= one.until + late + SOCKET_TIMEOUT * (one.kind in ("messages", "cut"))
             and max(since, until) >= one.since - before
             for one in self._world.happened
         )
