@@ -29,13 +29,10 @@ end
 
 -- The leases of the worker's last claim: a reply was lost. The worker passes over those it knows.
 local function leases_again()
-  local ids, newest, last, found = lease_ids(input.worker), 0, '', {}
+  local ids, found = lease_ids(input.worker), {}
   local function time(id) return string.match(id, '%.(%d+)$') or '' end
-  -- By their numbers: the time goes back a little when the server's clock does.
-  for _, id in ipairs(ids) do
-    local number = tonumber(string.match(id, '^%d+') or '') or 0
-    if number > newest then newest, last = number, time(id) end
-  end
+  -- Of the highest number: the time goes back a little when the server's clock does.
+  local last = time(ids[#ids] or '')
   for _, id in ipairs(ids) do
     local record = time(id) == last and redis.call('HGET', leases_of(input.worker), id)
     if record and origin_of(record) then found[#found + 1], found[#found + 2] = id, record end
