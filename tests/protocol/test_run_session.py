@@ -520,6 +520,20 @@ async def test_a_worker_that_rests(
         await until(lambda: puppet.is_complete, "it is over")
 
 
+@in_a_loop
+async def test_a_worker_that_rests_asks_ever_more_seldom(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crawl that is paused overnight costs Redis nothing to speak of."""
+    monkeypatch.setattr(pace, "IDLE_FIRST", 0.01)
+    puppet = Puppet()
+    puppet.demanded = replace(NOTHING, rests=True)
+    async with joined(client_of(redis_server), ttl=3_600.0) as run:
+        run.start(puppet)
+        await asyncio.sleep(1)
+        assert run.exchanges < 20
+
+
 Hearing = Callable[[Puppet, RunSession], Awaitable[None]]
 
 
