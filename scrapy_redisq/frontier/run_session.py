@@ -488,7 +488,6 @@ class RunSession:
         """Exchange with all shards; -> whether that was the last time. Raises an exception of one
         of them, when all are over."""
         self.worker.collect_ended()
-        had_nothing_left = not self.waiting()
         exchanges = [shard_task.exchange(session, NOTHING) for session in self.sessions]
         for outcome in await asyncio.gather(*exchanges, return_exceptions=True):
             if outcome is not None:
@@ -496,7 +495,7 @@ class RunSession:
         # A server that has lost its last second is sent some of it once more.
         # A worker that had to join again asks once more whether the run is complete.
         all_answered = len(self._last_replies()) == len(self.sessions)
-        sent = had_nothing_left and not self.waiting() and all_answered
+        sent = all_answered and not self.waiting()
         if not sent:
             await asyncio.sleep(RUNNING_LOW)
         return sent

@@ -119,7 +119,7 @@ MUTANTS = [
         "frontier/run_session.py",
         RUN_SESSION,
         ("shard_task.exchange(session, NOTHING)", "shard_task._exchange(session, NOTHING)"),
-        ("sent = had_nothing_left and not self.waiting()", "sent = had_nothing_left"),
+        ("sent = all_answered and not self.waiting()", "sent = all_answered"),
         ("if complete and not self._certain and may_end:", "if False:"),
     ),
     *_of(

@@ -21,6 +21,7 @@ from scrapy_redisq.frontier import admin, calls, listener, pace, shard_session, 
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import key_prefix, meta_key, wake_channel
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
+from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -253,6 +254,18 @@ async def test_a_worker_that_leaves_asks_whether_the_server_counts(
         client.rename(meta, "later")
         assert not await run.leave()
         assert await run.left_waiting() == 1
+
+
+@in_a_loop
+async def test_a_worker_that_leaves_sends_all_it_has(redis_server: RedisServer) -> None:
+    """Also what is too much for one exchange."""
+    async with joined(client_of(redis_server)) as run:
+        run.start(Puppet())
+        await run.stop()
+        for n in range(MAX_OPERATIONS + 1):
+            run.enqueue(request(run, str(n)))
+        assert not await run.leave()
+        assert await run.left_waiting() == MAX_OPERATIONS + 1
 
 
 @in_a_loop
