@@ -152,6 +152,15 @@ class TestRetries:
             status = frontier.status()
         assert (status["created"], status["dead"], status["delayed"]) == (3, 0, 0)
 
+    def test_retry_after_of_a_site(self, crawl: Run) -> None:
+        """An answer that is no trouble of its host may say when its page is to be fetched again."""
+        page, _ = failing(1, status=500, **{"Retry-After": "1"})
+        with Site(page) as site:
+            settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "0.01"}
+            assert crawl("follow", site, settings=settings).wait().reason == "finished"
+            (gap,) = gaps(site, "/0")
+            assert gap >= 1
+
     def test_get_retry_request(self, redis_server: RedisServer, crawl: Run) -> None:
         """A retry that a callback asks for waits too."""
         page, _ = failing(2, status=200)
