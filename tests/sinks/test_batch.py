@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import scrapy
 
 from lab.databases import SQLiteDatabase
@@ -91,14 +92,15 @@ def test_keys_stay_the_same(crawl: Run, redis_server: RedisServer, tmp_path: Pat
     assert all(len(key) == 32 for key in keys[0].values())
 
 
-def test_refused_rows(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["unnamed", "refused"])
+def test_refused_rows(crawl: Run, redis_server: RedisServer, tmp_path: Path, fault: str) -> None:
     """Only the pages of refused rows become dead letters, with the sink's words.
 
     Requeued after the fault is mended they are written, too.
     """
     refused = {n for n in range(PAGES) if n % 10 == 3}
     with Site(linked_pages(PAGES)) as site:
-        given = settings(tmp_path, "unnamed", BATCH_SECONDS=0.2)
+        given = settings(tmp_path, fault, BATCH_SECONDS=0.2)
         worker = crawl("follow", site, given).wait()
         assert worker.reason == "finished"
         assert "Traceback" not in worker.log
