@@ -15,7 +15,8 @@
                    pass by themselves, ``round_trips`` counts how long exchanges take
 ``feed_lines``     lines of a feed, which any client of Redis fills
 ``seen``           the dupefilters, ``bitmap_layout`` the shape of one
-``config``         the configuration of all workers; ``growth`` how large the frontier may become
+``config``         the configuration of all workers; ``growth`` how large the frontier may become,
+                   and how full its servers are
 ``limits``         the limits of a slot; ``slot_names`` how slots are called and which shard keeps
                    them
 

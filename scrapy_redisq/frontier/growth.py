@@ -1,4 +1,4 @@
-"""How large a frontier may become before whoever adds to it waits."""
+"""How large a frontier may become before whoever adds to it waits, and how full its servers are."""
 
 from __future__ import annotations
 

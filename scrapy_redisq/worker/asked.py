@@ -55,6 +55,7 @@ class Asked(Struct):
 
     @property
     def comes_again(self) -> bool:
+        """Whether its meta wishes to have it fetched again and again."""
         return EVERY_KEY in self.wishes
 
     @property
@@ -112,8 +113,8 @@ def known_by(
     identity_of_page: Callable[[Page], bytes],
     worker: bytes,
 ) -> KnownBy:
-    """What ``one`` is known by; with REDISQ_SAME_START = False start requests of another ``worker``
-    by something else."""
+    """What ``one`` is known by. ``worker``: random bytes of this one, of which its unfiltered start
+    requests are with REDISQ_SAME_START = False."""
     encode, own = run_session.seen.encode, one.own
     if one.filtered:
         # Start requests are fetched once in each run, whatever earlier runs have seen.
