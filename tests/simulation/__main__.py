@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import resource
 import string
 import sys
@@ -84,8 +83,7 @@ def main() -> int:
 
     count = given.count or (None if given.minutes else 100)
     seeds = itertools.count(given.seed) if count is None else range(given.seed, given.seed + count)
-    cores = (os.cpu_count() or 1) + 1  # a crawl waits for its Redis, a sixth of the time
-    crawl_all(({"seed": seed, **task} for seed in seeds), told, cores)
+    crawl_all(({"seed": seed, **task} for seed in seeds), told)
     seconds = time.monotonic() - began
     number = crawls["all"]
     cpu = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # with that of Redis
