@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.ops.autoscale import (
     Bounds,
     CrawlCommand,
@@ -138,19 +136,16 @@ def test_what_the_machine_has_room_for(load: Load, workers: int) -> None:
     assert bool(rig.fleet.held_back) == (workers < 4)
 
 
-def test_short_memory() -> None:
-    """The newest is stopped then, though there is work, down to the least."""
-    rig = Rig(ends_when_told=True)
-    rig.go(30, 4)
-    assert rig.go(30, 4, Load(0.1, 0, 10 * GIB)) == [1]
-
-
 def test_one_that_is_told_to_stop_takes_its_time() -> None:
     """Its pages are long: the next one is not stopped before it has ended, for too little memory or
     for too little work, and no more processes than that are there beside the most."""
+    short = Load(0.1, 0, 10 * GIB)
+    rig = Rig(ends_when_told=True)
+    rig.go(30, 4)
+    assert rig.go(30, 4, short) == [1]
     rig = Rig(most=4)
     rig.go(30, 4)
-    assert rig.go(30, 4, Load(0.1, 0, 10 * GIB)) == [1, 2, 3]
+    assert rig.go(30, 4, short) == [1, 2, 3]
     for _ in range(5):
         rig.go(40, 4)
         rig.go(140, 1)
@@ -281,59 +276,6 @@ def test_the_machine() -> None:
 
 # Processes
 
-STUBBORN = "import signal,time; signal.signal(15, print); print('up', flush=True); time.sleep(100)"
-
-
-def test_a_real_process(tmp_path: Path) -> None:
-    """Its output, its end by SIGTERM and SIGKILL, and whose process is whose."""
-    log = tmp_path / "log"
-    process = Process(1, ["sh", "-c", "echo hello; sleep 100 & wait"], log)
-    wait_until(lambda: log.read_text() == "hello\n", 10, "its output")
-    assert process.code() is None
-    assert process.has(process.pid)
-    assert not process.has(os.getpid())
-    process.stop()
-    assert wait_until(process.code, 10, "its end") == 128 + signal.SIGTERM
-    stubborn = Process(2, [sys.executable, "-c", STUBBORN], log)
-    wait_until(lambda: "up" in log.read_text(), 10, "it is up")
-    stubborn.stop()
-    stubborn.kill()
-    assert wait_until(stubborn.code, 10, "its end") == 128 + signal.SIGKILL
-
-
-STARTER = """
-import sys, time
-from pathlib import Path
-from scrapy_redisq.ops.autoscale.process import Process
-process = Process(1, ["sleep", "100"])
-print(process.pid, flush=True)
-time.sleep(100)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a child")
-def test_no_orphans() -> None:
-    """A worker ends when its starter is killed by SIGKILL."""
-    starter = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True)
-    assert starter.stdout is not None
-    with starter.stdout:
-        worker = int(starter.stdout.readline())
-    assert Path(f"/proc/{worker}").exists()
-    starter.kill()
-    starter.wait(10)
-    wait_until(lambda: _is_gone(worker), 10, "the worker's end")
-
-
-def _is_gone(pid: int) -> bool:
-    """Ended, though nobody may have asked how."""
-    try:
-        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-# Crawls
-
 
 @pytest.fixture
 def autoscale(redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
@@ -426,21 +368,36 @@ def test_a_run_that_nobody_has_completed(
         wait_until(lambda: "worker 2 (pid" in log.read_text(), 30, f"its end, see {log}")
 
 
-MONDAY, TUESDAY = RunTerms(name="monday"), RunTerms(name="tuesday")
-
-
 def test_signals(autoscale: Any) -> None:
-    """SIGTERM goes on to the workers, whose exit code is the verdict; the second one, too."""
-    script = "trap 'echo TERM; sleep 0 & [ $n ] && exit 3; n=1' TERM; while :; do sleep 0.05; done"
-    process, log = autoscale("books", "--", "sh", "-c", f"echo up; {script}")
-    of_worker = log.with_name("worker-1.log")
-    wait_until(lambda: of_worker.exists() and "up" in of_worker.read_text(), 30, f"see {log}")
-    process.send_signal(signal.SIGTERM)
-    wait_until(lambda: "TERM" in of_worker.read_text(), 30, "the first signal")
-    assert process.poll() is None
+    """SIGTERM goes on to the workers, whose exit code is the verdict; the second one, too. The
+    third kills them. Linux sends one if autoscale is killed."""
+    script = "n=0; trap 'n=$((n+1)); echo TERM $n; [ $n = $most ] && exit 3' TERM; echo up; "
+    script += "while :; do sleep 0.05; done"
+
+    def started(most: int) -> tuple[Forked, Path, Path]:
+        process, log = autoscale("books", "--", "sh", "-c", f"most={most}; {script}")
+        of_worker = log.with_name("worker-1.log")
+        wait_until(lambda: of_worker.exists() and "up" in of_worker.read_text(), 30, f"see {log}")
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "TERM 1" in of_worker.read_text(), 30, "the first signal")
+        assert process.poll() is None
+        return process, log, of_worker
+
+    process, log, of_worker = started(2)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 3, log.read_text()
     assert "give its workers one REDISQ_RUN" in log.read_text()
+    of_worker.unlink()
+    process, log, of_worker = started(9)
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "TERM 2" in of_worker.read_text(), 30, "the second signal")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGKILL, log.read_text()
+    of_worker.unlink()
+    process, _, of_worker = started(2)
+    process.kill()
+    if sys.platform.startswith("linux"):
+        wait_until(lambda: "TERM 2" in of_worker.read_text(), 30, "no orphan")
 
 
 def test_a_crawl_that_fails_at_once(redisq: Redisq, tmp_path: Path) -> None:

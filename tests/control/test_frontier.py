@@ -6,20 +6,17 @@ Workers are driven by hand here, through `ShardSession`: no Scrapy, no clock but
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
 
-from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import Ending, Finish, Lease
+from scrapy_redisq.frontier.operations import Ending, Lease
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.control.conftest import Opener
@@ -37,8 +34,8 @@ class Job:
     number: int
 
 
-def urls_of(leases: list[tuple[ShardSession, Lease]]) -> list[str]:
-    return [loads_fields(lease.entry)["url"] for _, lease in leases]
+def paths_of(leases: list[Lease]) -> list[str]:
+    return [loads_fields(lease.entry)["url"].rpartition("/")[2] for lease in leases]
 
 
 def check_sums(frontier: Frontier) -> dict[str, Any]:
@@ -59,36 +56,6 @@ def queued_entries(frontier: Frontier) -> int:
 
 
 class TestPush:
-    def test_an_absent_frontier_has_a_status(self, frontier: Frontier) -> None:
-        """Nothing there: state "absent", every number 0, the same fields as ever."""
-        absent = frontier.status()
-        assert absent["state"] == "absent"
-        assert absent["created"] == absent["queued"] == absent["seen"] == 0
-        assert frontier.config() is None
-        assert list(frontier.dead()) == []
-        frontier.push(["https://a.example/"])
-        assert frontier.status().keys() == absent.keys()
-
-    def test_duplicates_and_bad_ones_are_counted(self, frontier: Frontier) -> None:
-        """Bad requests are reported with their number from 1 and do not stop the others."""
-        pushed = frontier.push(
-            [
-                "https://a.example/",
-                "ftp://a.example/",
-                "https://a.example/#fragment",
-                {"url": "https://a.example/2", "colour": "red"},
-                {"url": "https://a.example/3", "priority": "high"},
-                {},
-                "https://b.example/",
-            ]
-        )
-        assert (pushed.accepted, pushed.duplicates) == (2, 1)
-        assert [number for number, _ in pushed.errors] == [2, 4, 5, 6]
-        assert "colour" in pushed.errors[1][1]
-        assert "'priority'" in pushed.errors[2][1]
-        status = check_sums(frontier)
-        assert (status["queued"], status["duplicates"], status["seen"]) == (2, 1, 2)
-
     def test_large_ones(self, frontier: Frontier) -> None:
         """As many bytes at a time as a script takes in a moment, in their order."""
         limit = "proto-max-bulk-len"
@@ -102,25 +69,21 @@ class TestPush:
         finally:
             frontier.client.config_set(limit, before)
         assert (pushed.accepted, pushed.errors) == (20, [])
-        paths = [int(url.rpartition("/")[2]) for url in urls_of(Member(frontier).claim())]
-        assert paths == list(range(len(paths)))
-
-    def test_requests_can_be_pushed(self, frontier: Frontier) -> None:
-        """``scrapy.Request`` objects, with ``dont_filter`` past the dupefilter."""
-        same = [Request("https://a.example/", dont_filter=True) for _ in range(3)]
-        assert frontier.push([*same, Request("https://a.example/")]).accepted == 4
-        assert frontier.push([Request("https://a.example/")]).duplicates == 1
+        paths = paths_of(Member(frontier).claim(100))
+        assert paths == [str(n) for n in range(len(paths))]
 
     def test_classes_that_the_settings_list(self, open_frontier: Opener) -> None:
         """Objects of the project may be pushed as its spiders may store them; else it is said what
-        to do about it."""
+        to do about it. ``dont_filter`` passes the dupefilter."""
         items = [
             Marked("https://a.example/1"),
             Request("https://a.example/2", meta={"job": Job(1)}),
             {"url": "https://a.example/3", "cb_kwargs": {"job": Job(2)}},
+            Request("https://a.example/4"),
+            Request("https://a.example/4", dont_filter=True),
         ]
         given = {"REDISQ_REQUEST_CLASSES": [Marked], "REDISQ_VALUE_CLASSES": [Job]}
-        assert open_frontier(settings=RedisqSettings.read(given)).push(items).accepted == 3
+        assert open_frontier(settings=RedisqSettings.read(given)).push(items).accepted == 5
         refused = dict(open_frontier().push(items).errors)
         assert "REDISQ_REQUEST_CLASSES" in refused[1]
         assert f"list {__name__}.Job in REDISQ_VALUE_CLASSES" in refused[2]
@@ -143,19 +106,27 @@ class TestPush:
         assert texts[2] == "KeyError: 'job'"
         assert "'text'" in texts[4]
 
-    @pytest.mark.parametrize("slot", ["", 0, "x"])
-    def test_the_slot_that_scrapys_downloader_takes(self, frontier: Frontier, slot: Any) -> None:
-        frontier.push([{"url": "https://a.example/", "meta": {"download_slot": slot}}])
-        assert [found.slot for found in frontier.slots()] == [str(slot)]
+    def test_the_slot_that_scrapys_downloader_takes(self, frontier: Frontier) -> None:
+        for n, slot in enumerate(["", 0]):
+            frontier.push([{"url": f"https://a.example/{n}", "meta": {"download_slot": slot}}])
+        assert {found.slot for found in frontier.slots()} == {"", "0"}
 
     def test_a_generator_of_many(self, frontier: Frontier) -> None:
-        """More than fit in one script are pushed in several, and numbered through."""
-        lines = ("ftp://bad/" if i == 700 else f"https://a.example/{i % 800}" for i in range(1000))
-        pushed = frontier.push(lines)
-        # i = 700 was bad, so i = 500…799 are new and 800…999 repeat 0…199.
-        assert (pushed.accepted, pushed.duplicates) == (799, 200)
-        assert [number for number, _ in pushed.errors] == [701]
-        assert queued_entries(frontier) == check_sums(frontier)["queued"] == 799
+        """More than fit in one script are pushed in several, and numbered through from 1; bad ones
+        are reported, and do not stop the others."""
+        bad: dict[int, Any] = {
+            **{3: "ftp://bad/", 4: {"url": "https://a.example/2", "colour": "red"}},
+            **{5: {"url": "https://a.example/3", "priority": "high"}, 700: {}},
+        }
+        pushed = frontier.push(bad.get(i, f"https://a.example/{i % 800}#{i}") for i in range(1000))
+        # 0…799 are new but for the bad ones, and 800…999 repeat 0…199 but for three of these.
+        assert (pushed.accepted, pushed.duplicates) == (799, 197)
+        assert [number for number, _ in pushed.errors] == [4, 5, 6, 701]
+        assert "colour" in pushed.errors[1][1]
+        assert "'priority'" in pushed.errors[2][1]
+        status = check_sums(frontier)
+        assert queued_entries(frontier) == status["queued"] == status["seen"] == 799
+        assert status["duplicates"] == 197
 
     def test_the_configuration_of_the_run_before(self, open_frontier: Opener) -> None:
         """Who says nothing of it begins a run as the one before was, so that its workers come;
@@ -166,7 +137,7 @@ class TestPush:
         def pushed_after_the_end(**options: Any) -> tuple[Any, ...]:
             frontier = open_frontier()
             worker = Member(frontier)
-            assert worker.finish()
+            assert worker.end_all()
             assert worker.leave()
             assert open_frontier(**options).push(["https://a.example/"]).accepted == 1
             status = check_sums(frontier)
@@ -183,7 +154,7 @@ class TestPush:
         frontier = open_frontier()
         frontier.push(["https://a.example/", "https://b.example/"])
         worker = Member(frontier, terms=calls.RunTerms(keep_seen=keep_seen))
-        worker.finish("dead", "download")
+        worker.end_all("dead", "download")
         assert worker.leave()
         pushed = open_frontier().push(["https://a.example/", "https://c.example/"])
         kept = (pushed.duplicates, check_sums(frontier)["dead"])
@@ -197,45 +168,12 @@ class TestPush:
             open_frontier().push(["https://a.example/"])
         assert open_frontier().status()["queued"] == 1
         worker = Member(open_frontier())
-        worker.finish("dead", "download")
+        worker.end_all("dead", "download")
         assert worker.leave()
         with pytest.raises(SettingError, match=r"shop\.Fingerprinter"):
             open_frontier().push(["https://a.example/"])
         # No run was begun, which would have deleted them.
         assert open_frontier().status()["dead"] == 1
-
-
-class TestStatus:
-    def test_a_live_worker(self, frontier: Frontier) -> None:
-        """A worker's row, and the states of a run: stopped, running, complete."""
-        frontier.push(some_urls(5))
-        assert frontier.status()["state"] == "stopped"
-        worker = Member(frontier)
-        (session,) = worker.sessions
-        leases = worker.exchange(session, want=3, pages=11, items=12).leases
-        status = check_sums(frontier)
-        assert (status["state"], status["leased"], status["queued"]) == ("running", 3, 2)
-        (row,) = status["workers"]
-        assert {"id", "host", "pid", "spider", "leased", "pages", "items"} <= row.keys()
-        assert (row["id"], row["host"], row["pid"], row["spider"]) == ("w1", "here", 7, "books")
-        assert (row["leased"], row["pages"], row["items"]) == (3, 11, 12)
-        assert row["alive"]
-        assert 0 <= row["seen_ago"] < 10
-        assert row["since"].endswith("+00:00")
-        session.add(Finish(leases[0].id, "retried", entry=leases[0].entry, delay=60_000))
-        session.add(Finish(leases[1].id, "released"))
-        worker.exchange(session)
-        status = check_sums(frontier)
-        assert (status["delayed"], status["released"], status["leased"]) == (1, 1, 1)
-
-    def test_the_dupefilter(self, open_frontier: Opener) -> None:
-        """Kind, backend, fill and expected loss of the dupefilter are told."""
-        frontier = open_frontier(config=FrontierConfig(capacity=1_000, error_rate=0.01))
-        frontier.push(some_urls(900))
-        dupefilter = frontier.status()["dupefilter"]
-        assert (dupefilter["kind"], dupefilter["backend"]) == ("bloom", "bitmap")
-        assert 0.1 < dupefilter["fill"] <= 1
-        assert 0 < dupefilter["expected_loss"] <= 0.01
 
 
 class TestDeadLetters:
@@ -246,29 +184,29 @@ class TestDeadLetters:
             [{"url": "https://a.example/x", "priority": 4, "meta": {"retry_times": 2, "n": 1}}]
         )
         worker = Member(frontier)
-        assert worker.finish("dead", "spider_error", "KeyError: 'x'") == 1
+        assert worker.end_all("dead", "spider_error", "KeyError: 'x'") == 1
         status = check_sums(frontier)
         assert (status["dead"], status["finished"], status["done"]) == (1, 1, 0)
         (letter,) = frontier.dead()
         assert (letter.reason, letter.detail) == ("spider_error", "KeyError: 'x'")
-        assert (letter.slot, letter.priority, letter.worker) == ("a.example", 4, "w1")
+        assert (letter.slot, letter.priority, letter.worker) == ("a.example", 4, worker.id)
 
         assert frontier.requeue([letter.id]) == 1
         assert frontier.requeue([letter.id]) == 0
         assert list(frontier.dead()) == []
         assert check_sums(frontier)["queued"] == 1
-        ((_, lease),) = worker.claim()
+        (lease,) = worker.claim(100)
         assert (lease.priority, lease.deliveries) == (4, 0)
         assert loads_fields(lease.entry)["meta"] == {"n": 1}
 
     def test_another_letter_under_its_id(self, frontier: Frontier) -> None:
         """Read before a reset, requeued after it: what has the id by then stays a dead letter."""
         frontier.push(["https://a.example/old"])
-        Member(frontier).finish("dead", "download")
+        Member(frontier).end_all("dead", "download")
         old = list(frontier.dead())
         frontier.reset(force=True)
         frontier.push(["https://a.example/new"])
-        Member(frontier).finish("dead", "download")
+        Member(frontier).end_all("dead", "download")
         (new,) = frontier.dead()
         assert new.id == old[0].id
         assert frontier.requeue_same(old) == 0
@@ -280,57 +218,45 @@ class TestDeadLetters:
         """Dead letters go to the front of their queue; the one that died first goes first."""
         frontier.push(f"https://a.example/{i}" for i in range(4))
         worker = Member(frontier)
-        worker.finish("dead", "download")
+        worker.end_all("dead", "download")
         frontier.push(["https://a.example/new"])
         assert frontier.requeue() == 4
-        paths = [url.rpartition("/")[2] for url in urls_of(worker.claim())]
-        assert paths == ["0", "1", "2", "3", "new"]
+        assert paths_of(worker.claim(100)) == ["0", "1", "2", "3", "new"]
 
-    def test_newest_first_within_one_exchange(self, open_frontier: Opener) -> None:
-        """Letters that died in one exchange too are in order, and the oldest are dropped."""
-        frontier = open_frontier()
-        frontier.push(f"https://a.example/{i}" for i in range(12))
-        Member(frontier, dead_max=11).finish("dead", "download")
-        assert [letter.id for letter in frontier.dead()] == [f"0-{n}" for n in range(12, 1, -1)]
-
-    @pytest.mark.parametrize(
-        "shards",
-        [1, 4],
-    )
-    def test_requeue_opens_a_complete_run(self, open_frontier: Opener, shards: int) -> None:
+    def test_requeue_opens_a_complete_run(self, open_frontier: Opener) -> None:
         """Requeued after the end: the same run goes on, and who joins gets the requests."""
-        frontier = open_frontier(config=FrontierConfig(shards=shards))
+        frontier = open_frontier(config=FrontierConfig(shards=4))
         frontier.push(some_urls(20))
         worker = Member(frontier)
-        assert worker.finish("dead", "download") == 20
+        assert worker.end_all("dead", "download") == 20
         assert worker.leave()
         run = frontier.status()["run"]
         assert frontier.status()["state"] == "complete"
-        # One letter, and not of shard 0 if there are others.
+        # One letter, and not of shard 0.
         letter = [letter.id for letter in frontier.dead()][-1]
         assert frontier.requeue([letter]) == 1
         assert check_sums(frontier)["state"] == "stopped"
-        again = Member(frontier, "w2")
-        assert again.run == run
-        assert again.finish() == 1
+        again = Member(frontier)
+        assert again.joined.run == run
+        assert again.end_all() == 1
         assert check_sums(frontier)["queued"] == queued_entries(frontier) == 0
 
 
 class TestReset:
-    @pytest.mark.parametrize(("shards", "dupefilter"), [(1, "bloom"), (4, "exact")])
-    def test_nothing_is_left(self, open_frontier: Opener, shards: int, dupefilter: str) -> None:
+    def test_nothing_is_left(self, open_frontier: Opener) -> None:
         """After a reset no key is left: queues, leases, letters, delayed, dupefilters."""
-        frontier = open_frontier(config=FrontierConfig(shards=shards, dupefilter=dupefilter))
+        frontier = open_frontier(config=FrontierConfig(shards=4, dupefilter="exact"))
         open_frontier("books2").push(["https://other.example/"])
         others = set(frontier.client.keys())
         frontier.push(some_urls(1_000))
         worker = Member(frontier)
         outcomes: list[Ending] = ["dead", "retried", "released"]
-        for n, (session, lease) in enumerate(worker.claim(20)):
+        worker.exchange_all(20)
+        for n, (_, lease) in enumerate(list(worker.holding.values())):
             outcome = outcomes[n % 3]
-            session.add(Finish(lease.id, outcome, "download", delay=60_000, entry=lease.entry))
-        worker.claim(5)
-        worker.leave(complete=False)
+            worker.finish(lease, outcome, reason="download", delay=60_000, entry=lease.entry)
+        worker.exchange_all(5)
+        worker.leave()
         check_sums(frontier)
         frontier.reset()
         assert frontier.status()["state"] == "absent"
@@ -345,20 +271,3 @@ class TestReset:
         assert frontier.status()["state"] == "resetting"
         assert frontier.push(["https://a.example/0"]).accepted == 1
         assert queued_entries(frontier) == check_sums(frontier)["queued"] == 1
-
-
-class TestOpening:
-    def test_an_embedded_server_of_a_project(self, tmp_path: Path) -> None:
-        """``embedded://`` lies in the project's folder, and is left when closed."""
-        with Frontier.from_url("embedded://", "books", project_dir=tmp_path) as frontier:
-            assert frontier.push(["https://a.example/"]).accepted == 1
-            folder = tmp_path / ".scrapy" / "redisq"
-            assert (folder / "redis.sock").exists()
-        with Frontier.from_url(f"embedded://{folder}", "books") as frontier:
-            assert frontier.status()["queued"] == 1
-
-    @pytest.mark.parametrize("name", ["", "a{b}", "a\nb", "x" * 101])
-    def test_names_that_are_refused(self, redis_server: RedisServer, name: str) -> None:
-        """Braces, control characters and over 100 characters are no frontier's name."""
-        with pytest.raises(SettingError, match="REDISQ_FRONTIER"):
-            Frontier.from_url(redis_server.url, name)

@@ -18,7 +18,6 @@ from lab.proxy import Proxy
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.names import key_prefix
-from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.ops import serving
 from scrapy_redisq.ops.metrics.exporter import make_app
 from scrapy_redisq.ops.metrics.exposition import Exposition
@@ -88,15 +87,14 @@ def test_connections_that_ask_nothing(
             silent[-2].recv(1)
 
 
-def crawl(frontier: Frontier) -> Member:
+def crawl(frontier: Frontier) -> None:
     """Six requests: two queued, two with a worker, one done, one dead; and two duplicates."""
     frontier.push([*some_urls(6), *some_urls(2)])
     worker = Member(frontier)
-    (session, first), (_, second) = worker.claim(2)
-    session.add(Finish(first.id, "done"))
-    session.add(Finish(second.id, "dead", "download"))
-    worker.exchange(session, want=2)
-    return worker
+    done, dead = worker.claim(2)
+    worker.finish(done)
+    worker.finish(dead, "dead", reason="download")
+    worker.exchange(2)
 
 
 def test_figures(redis_server: RedisServer) -> None:

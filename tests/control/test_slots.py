@@ -1,8 +1,7 @@
-"""Slots ruled by people while a crawl runs: protocol, and crawls of real sites."""
+"""Slots ruled by people while a crawl runs."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +10,6 @@ import pytest
 import redis
 
 from lab.servers import RedisServer, full, wait_until
-from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
@@ -19,15 +17,12 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import DownloadResult, Reply, TurnReport
-from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.model import read_shard
 from tests.harness.worker import NAME, Worker, ask
 
 PREFIX = key_prefix(NAME, 0)
 Make = Callable[..., Worker]
 FREE, REFUSED = -2, -1  # as in lua/shared/slots/turns.lua
-
-# Protocol
 
 
 @pytest.fixture
@@ -321,71 +316,3 @@ def test_no_memory_left(member: Make, frontier: Frontier) -> None:
         frontier.resume("host")
         frontier.limit("host", delay=1)
         assert frontier.drop("host") == 10
-
-
-# Crawls
-
-SOON = 1.0
-"""Seconds within which all workers do what a person has said."""
-
-BUSY = 2.0
-"""Seconds more that processes may need on a busy machine; some milliseconds are usual."""
-
-
-def starts(site: Site, number: int) -> list[float]:
-    """When requests reached the host 127.0.0.``number``."""
-    host = f"127.0.0.{number}:"
-    return [hit.at for hit in list(site.hits) if hit.host.startswith(host)]
-
-
-def since(site: Site, number: int, at: float) -> int:
-    """How many requests reached the host after the time ``at``."""
-    return sum(start > at for start in starts(site, number))
-
-
-def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
-    """Two workers stop a paused host within a second while others go on, go on with it when it is
-    resumed, and keep a new limit within a second; what is dropped keeps no crawl from its end."""
-    with (
-        Site(lambda path: Answer("x", delay=0.2), hosts=3) as site,
-        Frontier.from_url(redis_server.url, "hosts") as frontier,
-    ):
-        sites = " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, 4))
-        # Slow enough to be looked at.
-        given = {"REDISQ_SLOT_CONCURRENCY": 2, "REDISQ_LEASE_TTL": 5}
-        workers = crawl.fleet(2, "hosts", None, {**given, **LATENESS}, sites=sites, pages=150)
-        wait_until(lambda: all(len(starts(site, n)) > 5 for n in range(1, 4)), 60, "pages")
-
-        frontier.pause("127.0.0.1")
-        paused_at = time.monotonic()
-        wait_until(lambda: since(site, 2, paused_at + SOON) > 5, 60, "others go on")
-        wait_until(lambda: since(site, 3, paused_at + SOON) > 5, 60, "others go on")
-        wait_until(lambda: frontier.slot("127.0.0.1").leased == 0, 60, "it is given back")
-
-        resumed_at = time.monotonic()
-        frontier.resume("127.0.0.1")
-        wait_until(lambda: since(site, 1, resumed_at) > 5, 60, "it goes on")
-
-        frontier.limit("127.0.0.2", delay=0.5)
-        limited_at = time.monotonic()
-        wait_until(lambda: since(site, 2, limited_at + SOON) > 2, 60, "it goes on")
-
-        unlimited_at = time.monotonic()
-        frontier.unlimit("127.0.0.2")
-        wait_until(lambda: frontier.status()["created"] == 450, 60, "start() has been read")
-        for number in range(1, 4):
-            assert frontier.drop(f"127.0.0.{number}") > 0
-        for worker in workers:
-            assert worker.wait(60).reason == "finished"
-            assert "Traceback" not in worker.log
-        status = frontier.status()
-        assert (status["state"], status["created"]) == ("complete", 450)
-        assert status["done"] + status["dropped"] == 450
-        assert status["dead"] == 0
-
-    late = lateness(workers)
-    of_first, of_second = starts(site, 1), starts(site, 2)
-    assert max(at for at in of_first if at < resumed_at) < paused_at + SOON + late
-    assert min(at for at in of_first if at > resumed_at) < resumed_at + SOON + BUSY + late
-    limited = [at for at in of_second if limited_at + SOON + late < at < unlimited_at]
-    assert min((b - a for a, b in itertools.pairwise(limited)), default=1.0) > 0.44

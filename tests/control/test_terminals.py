@@ -99,7 +99,7 @@ def test_terminals_without_utf_8(
 ) -> None:
     """Helps, tables, names and URLs appear in whatever the terminal can show."""
     frontier.push([{"url": "https://a.example/ü", "callback": "parse_ü"}, *some_urls(2)])
-    Member(frontier).finish("dead", "download", "größer → ĸ")
+    Member(frontier).end_all("dead", "download", "größer → ĸ")
     frontier.limit("Gruppe Ä ĸ", delay=1)
     frontier.push(["https://ü.example/"])
     for args in (

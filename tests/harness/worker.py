@@ -126,7 +126,7 @@ class Worker:
         self.run_session.joined = self.joined
         self.sessions = self.run_session.sessions = [
             ShardSession(self.run_session, shard, self.joined, self.id)
-            for shard in range(self.joined.config.shards)
+            for shard in self.joined.config.shard_numbers(name)
         ]
 
     def _register(self, former: Sequence[ShardSession] = ()) -> calls.Joined:

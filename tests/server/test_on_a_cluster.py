@@ -30,7 +30,6 @@ from scrapy_redisq.errors import (
     ShardLost,
 )
 from scrapy_redisq.frontier.names import key_prefix, meta_key
-from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.connect import WorkerConnection
@@ -77,9 +76,7 @@ def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) 
     assert {slot["slot"] for slot in slots} == {f"{host}.example" for host in "abcdefgh"}
     with Frontier.from_url(cluster.url, name) as frontier:
         worker = Member(frontier)
-        for session, lease in worker.claim():
-            session.add(Finish(lease.id, "dead", "spider_error", "KeyError"))
-            worker.exchange(session)
+        worker.end_all("dead", "spider_error", "KeyError")
         dead = len(list(frontier.dead()))
         assert dead == len(URLS)
         worker.leave()
