@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-import math
+import json
+import subprocess
+import sys
+from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.common import Figures, Result, Target, alternate, cpu_of
-from benchmarks.loads.clients import Clients
+from benchmarks.crawls import peers
+from benchmarks.loads import peer_queue
+from benchmarks.seen import backends
 from lab.servers import RedisServer, any_server, binaries
 from scrapy_redisq.server.embedded.binaries import bloom_module
 
@@ -17,90 +21,113 @@ REQUESTS = 50_000  # a second, on one Redis
 OVER_PEER = 10
 OF_BARE = 0.3
 
-WHOLE_TOO = "whole"
 COLUMNS = ["what", "Redis", "clients", "requests/s", "Redis CPU µs", "of a core"]
 
+OURS = {f"redisq {each}": {"job": "frontier", "backend": each} for each in backends()}
+*_, BEST = OURS
+WHOLE, PEER, BARE = f"{BEST}, whole", "scrapy-redis", "bare pipeline"
+WHOLE_PEER, BARE_REDIS_PY = f"{PEER}, whole", f"{BARE}, redis-py"
+JOBS: dict[str, dict[str, Any]] = {
+    **OURS,
+    WHOLE: {**OURS[BEST], "whole": True},
+    PEER: {"job": "work"},
+    WHOLE_PEER: {"job": "work", "whole": True},
+    BARE_REDIS_PY: {"job": "redis-py"},
+    BARE: {"job": "bare"},
+}
+"""What each variant is for its clients; ``work`` is the peer's."""
 
-@dataclass(frozen=True)
-class Variant:
-    """One way to do the work. ``job``: what is told to the clients."""
-
-    name: str
-    job: dict[str, Any] = field(default_factory=dict)
-    peer: bool = False
-
-
-def _ours(backend: str, *, whole: bool = False) -> Variant:
-    name = f"redisq {backend}" + (f", {WHOLE_TOO}" if whole else "")
-    return Variant(name, {"job": "frontier", "backend": backend, "whole": whole})
-
-
-BACKENDS = ["exact", "bitmap", *(["redisbloom"] if bloom_module() else [])]
-OURS = [_ours(backend) for backend in BACKENDS]
-WHOLE = _ours(BACKENDS[-1], whole=True)
-PEER = Variant("scrapy-redis", {"job": "work", "whole": False}, peer=True)
-WHOLE_PEER = Variant(f"{PEER.name}, {WHOLE_TOO}", {"job": "work", "whole": True}, peer=True)
-BARE = Variant("bare pipeline", {"job": "bare"})
-BARE_REDIS_PY = Variant("bare pipeline, redis-py", {"job": "redis-py"})
 SERVERS = {
     version: kind
     for version, kind in {"7.0": "redis-7", "6.2": "redis-6"}.items()
     if kind in binaries()
 } or {kind: kind for kind in list(binaries())[:1]}
-VARIANTS = [*OURS, WHOLE, PEER, WHOLE_PEER, BARE_REDIS_PY, BARE]
 
 
-def _measure(
-    server: RedisServer, clients: Clients, number: int, variant: Variant, seconds: float
-) -> Figures:
-    with server.client() as client:
-        client.flushall()
-        before: list[float] = []
+class Clients:
+    """Processes that do the same job at the same time; a context manager. They are started once and
+    used again: starting one takes as long as a measurement."""
 
-        def cpu() -> float:
-            return cpu_of(client.info("cpu"))
+    def __init__(self, number: int, *, peer: bool) -> None:
+        command = [sys.executable, "-m", "benchmarks.loads.load"]
+        if peer:
+            command = [str(peers.python()), peer_queue.__file__]
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(number)
+        ]
 
-        def prepared() -> None:
-            before.append(cpu())
+    def __enter__(self) -> Clients:
+        return self
 
-        results = clients.run(number, prepared, port=server.port, seconds=seconds, **variant.job)
-        used = cpu() - before[0]
-    requests = sum(result["requests"] for result in results)
-    taken = max(result["seconds"] for result in results)
-    return {
-        "requests/s": requests / taken,
-        "Redis CPU µs": used * 1e6 / requests,
-        "of a core": used / taken,
-    }
+    def __exit__(self, *exc: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+    def measure(
+        self, server: RedisServer, number: int, job: dict[str, Any], seconds: float
+    ) -> Figures:
+        """Let ``number`` of them work side by side; the clock runs when all are ready."""
+        told = {"whole": False, **job, "port": server.port, "seconds": seconds, "clients": number}
+        chosen = self._processes[:number]
+        with server.client() as client:
+            client.flushall()
+            for each, process in enumerate(chosen):
+                _tell(process, json.dumps({**told, "client": each}))
+            for process in chosen:
+                _answer(process)
+            before = cpu_of(client.info("cpu"))
+            for process in chosen:
+                _tell(process, "go")
+            results = [json.loads(_answer(process)) for process in chosen]
+            used = cpu_of(client.info("cpu")) - before
+        requests = sum(result["requests"] for result in results)
+        taken = max(result["seconds"] for result in results)
+        return {
+            "requests/s": requests / taken,
+            "Redis CPU µs": used * 1e6 / requests,
+            "of a core": used / taken,
+        }
+
+
+def _tell(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def _answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, "a client ended in the midst of its work; its error stands above"
+    return line
 
 
 def run(*, quick: bool) -> Result:
     """Measure all variants with growing numbers of clients on each Redis of this machine."""
     numbers = (1,) if quick else (1, 2, 4, 8)
     seconds, rounds = (0.1, 1) if quick else (0.8, 3)
-    variants = [variant for variant in VARIANTS if not (quick and variant.peer)]
+    jobs = {name: job for name, job in JOBS.items() if not (quick and job["job"] == "work")}
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         clients = {
             peer: stack.enter_context(Clients(numbers[-1], peer=peer))
-            for peer in {variant.peer for variant in variants}
+            for peer in {job["job"] == "work" for job in jobs.values()}
         }
         for version, kind in list(SERVERS.items())[: 1 if quick else None]:
             server = RedisServer(any_server(kind), bloom=bloom_module() is not None)
-            stack.callback(server.close)
+            stack.enter_context(server)
             for number in numbers:
-                measured = alternate(
-                    {
-                        variant.name: functools.partial(
-                            _measure, server, clients[variant.peer], number, variant, seconds
-                        )
-                        for variant in variants
-                    },
-                    rounds,
-                )
+                variants = {
+                    name: functools.partial(
+                        clients[job["job"] == "work"].measure, server, number, job, seconds
+                    )
+                    for name, job in jobs.items()
+                }
                 rows += [
                     {"what": name, "Redis": version, "clients": number, **figures}
-                    for name, figures in measured.items()
+                    for name, figures in alternate(variants, rounds).items()
                 ]
     return Result(
         "frontier",
@@ -124,39 +151,37 @@ def run(*, quick: bool) -> Result:
 
 def _targets(rows: list[dict[str, Any]]) -> list[Target]:
     """The goals, each by the best dupefilter, and reached if it is on every Redis."""
-    told: dict[str, list[str]] = {}
-    reached: dict[str, bool] = {}
-    goals: dict[str, float] = {}
-
-    def judge(what: str, version: str, value: float, wanted: float, more: str = "") -> None:
-        shown = f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
-        told.setdefault(what, []).append(f"{shown}{more} (Redis {version})")
-        goals[what] = wanted
-        reached[what] = reached.get(what, True) and value >= wanted
-
-    ours = [variant.name for variant in OURS]
+    found: dict[tuple[str, float], list[tuple[float, str]]] = defaultdict(list)
     for version in sorted({row["Redis"] for row in rows}, reverse=True):
-        best: dict[str, float] = {}
-        cpu: dict[str, float] = {}
+        measured = defaultdict(list)
         for row in rows:
             if row["Redis"] == version:
-                name = row["what"]
-                best[name] = max(best.get(name, 0.0), row["requests/s"])
-                cpu[name] = min(cpu.get(name, math.inf), row["Redis CPU µs"])
-        fastest, least = max(best[name] for name in ours), min(cpu[name] for name in ours)
-        full = f", {1e6 / least:,.0f} by a full core"
-        judge("requests/s on one Redis", version, fastest, REQUESTS, full)
-        if PEER.name in best:
-            whole = f", whole {best[WHOLE.name] / best[WHOLE_PEER.name]:.2g}"
-            judge("times scrapy-redis", version, fastest / best[PEER.name], OVER_PEER, whole)
-        judge(
-            "of the bare pipeline's requests/s, both by redis-py",
-            version,
-            fastest / best[BARE_REDIS_PY.name],
-            OF_BARE,
-        )
-        judge("of the bare pipeline by Redis CPU", version, cpu[BARE.name] / least, OF_BARE)
+                measured[row["what"]].append(row)
+        best = {name: max(row["requests/s"] for row in some) for name, some in measured.items()}
+        cpu = {name: min(row["Redis CPU µs"] for row in some) for name, some in measured.items()}
+        fastest, least = max(best[name] for name in OURS), min(cpu[name] for name in OURS)
+        values = {
+            ("requests/s on one Redis", REQUESTS): (
+                fastest,
+                f"{fastest:,.0f}, {1e6 / least:,.0f} by a full core",
+            )
+        }
+        if PEER in best:
+            times, whole = fastest / best[PEER], best[WHOLE] / best[WHOLE_PEER]
+            values["times scrapy-redis", OVER_PEER] = times, f"{times:.2g}, whole {whole:.2g}"
+        for what, share in (
+            ("of the bare pipeline's requests/s, both by redis-py", fastest / best[BARE_REDIS_PY]),
+            ("of the bare pipeline by Redis CPU", cpu[BARE] / least),
+        ):
+            values[what, OF_BARE] = share, f"{share:.2g}"
+        for goal, (value, shown) in values.items():
+            found[goal].append((value, f"{shown} (Redis {version})"))
     return [
-        Target(what, f"≥ {goals[what]:,g}", "; ".join(values), reached[what])
-        for what, values in told.items()
+        Target(
+            what,
+            f"≥ {wanted:,g}",
+            "; ".join(shown for _, shown in values),
+            all(value >= wanted for value, _ in values),
+        )
+        for (what, wanted), values in found.items()
     ]

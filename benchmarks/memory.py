@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import pickle
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import closing
 from typing import Any
 
+import redis
+from scrapy import Request
+
 from benchmarks.common import Result, Target
-from benchmarks.loads.contents import CONTENTS
-from benchmarks.loads.filters import backends
-from benchmarks.loads.weighing import (
-    DESIGNED,
-    ERROR_RATE,
-    GROWN,
-    idle_slot,
-    leased,
-    of_peer,
-    queued,
-    seen,
-    seen_by_set,
-)
-from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
+from benchmarks.loads.members import Books, join
+from benchmarks.loads.peer_queue import url_in_order
+from benchmarks.seen import Filter, backends, used_memory
+from lab.servers import RedisServer, any_server
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
+from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
+from scrapy_redisq.serialization.serializer import Serializer
 
 COLUMNS = ["what", "how many", "bytes each"]
 
@@ -31,57 +34,217 @@ BLOOM = 5
 BLOOM_GROWING = 9
 
 COMPRESSED_ROW = "  list-compress-depth 1"
-
+DESIGNED = "as designed"
+GROWN = ("at twice that", "most to 3 times")
 
 SEEN = (1_000_000, 10_000_000)
 """Sizes of dupefilters."""
 
-LOOKS = 20
-"""At the memory of one between the designed size and three times of it."""
+ERROR_RATE = 1e-6
+
+WORDS = re.findall(
+    r"\w+",
+    """amber anchor apple autumn basket beacon birch bridge candle canyon cedar cherry cloud copper
+    coral cotton crystal dawn delta desert ember falcon fern forest garden ginger glacier harbor
+    hazel honey indigo island ivory jasmine juniper lagoon lantern lemon linen maple marble meadow
+    mint morning nectar oak ocean olive orchid pearl pepper pine plum prairie quartz raven river
+    saffron sage silver spruce summit thunder tulip valley velvet violet walnut willow winter""",
+)
+
+# Contents of requests
+
+
+def url_of_words(number: int) -> str:
+    """77 bytes, as titles in a URL: words at random."""
+    chance = random.Random(number)
+    text = "-".join(chance.choice(WORDS) for _ in range(8))
+    return f"https://www.shop{number % 10}.example/books/{number:07d}/{text}"[:72] + ".html"
+
+
+def fields(number: int) -> dict[str, Any]:
+    """Six fields of meta, as a spider hands on what a list of products said."""
+    chance = random.Random(number)
+    return {
+        "category": chance.choice(WORDS),
+        "title": f"The {chance.choice(WORDS)} {chance.choice(WORDS)}",
+        "price": round(chance.uniform(1, 100), 2),
+        "page": chance.randrange(1, 60),
+        "listed_by": f"/list/{chance.choice(WORDS)}?page={chance.randrange(60)}",
+    }
+
+
+CONTENTS: dict[str, tuple[Callable[[int], str], Callable[[int], dict[str, Any]]]] = {
+    "numbered URL, depth": (url_in_order, lambda number: {}),
+    "URL of words, depth": (url_of_words, lambda number: {}),
+    "URL of words, 6 fields of meta": (url_of_words, fields),
+}
+"""URL and meta of a request by its number, beside the depth that Scrapy itself leaves in meta."""
+USUAL, *_ = CONTENTS
+SPIDER = Books()
+
+
+def requests(content: str, number: int) -> Iterator[Request]:
+    url, meta = CONTENTS[content]
+    for i in range(number):
+        yield Request(url(i), callback=SPIDER.parse_item, meta={"depth": 4, **meta(i)})
+
+
+def entries(content: str, number: int) -> Iterator[bytes]:
+    """So many as entries of the frontier."""
+    return map(Serializer(SPIDER, max_bytes=1_000_000).dumps, requests(content, number))
+
+
+# Bytes of each
+
+
+class Measured:
+    """A frontier on a server of its own, whose memory is what was not there before."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self.server = RedisServer(any_server("redis-7"), "--list-compress-depth", str(depth))
+        self.client: redis.Redis = self.server.client()
+        self.member = self.worker(0)
+        # What is there whatever is queued: scripts, counters.
+        self.push([b"first"], slots=1)
+        self.finish_all()
+        self._before = self._used()
+
+    def worker(self, number: int) -> ShardSession:
+        """One more worker."""
+        return join(self.client, f"worker-{number}", "exact")[0]
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
+    def taken(self) -> int:
+        """Bytes that were not there before."""
+        return self._used() - self._before
+
+    def _used(self) -> int:
+        """Bytes in use without the buffers of the connection, which is closed for it."""
+        self.client.close()
+        return used_memory(self.server)
+
+    def push(self, entries: Iterable[bytes], slots: int) -> None:
+        """Enqueue; without fingerprints, for the dupefilter is weighed by itself."""
+        for number, entry in enumerate(entries):
+            self.member.add(Enqueue(f"shop{number % slots}", 0, entry, None))
+            if len(self.member) == MAX_OPERATIONS:
+                self.exchange(self.member)
+        self.exchange(self.member)
+
+    def exchange(self, member: ShardSession, want: int = 0) -> list[Lease]:
+        """-> what was claimed."""
+        return member.received(execute(self.client, member.call(want=want))).leases
+
+    def finish_all(self) -> None:
+        """Claim and finish until nothing is left."""
+        while leases := self.exchange(self.member, want=MAX_CLAIMS):
+            for lease in leases:
+                self.member.add(Finish(lease.id, "done"))
+
+
+def queued(content: str, number: int, depth: int) -> float:
+    """Bytes of a queued request, entry and all that is kept with it."""
+    with closing(Measured(depth)) as measured:
+        measured.push(entries(content, number), slots=10)
+        return measured.taken() / number
+
+
+def leased(content: str, number: int) -> float:
+    """Bytes of a request that a worker holds, 100 each, the worker itself included."""
+    with closing(Measured()) as measured:
+        measured.push(entries(content, number), slots=10)
+        for worker in range(1, number // MAX_CLAIMS + 1):
+            claimed = measured.exchange(measured.worker(worker), want=MAX_CLAIMS)
+            assert len(claimed) == MAX_CLAIMS
+        return measured.taken() / number
+
+
+def idle_slot(slots: int) -> float:
+    """Bytes that remain of a slot when its only request has been finished."""
+    with closing(Measured()) as measured:
+        measured.push(entries(USUAL, slots), slots)
+        measured.finish_all()
+        return measured.taken() / slots
+
+
+def queued_by_peer(content: str, number: int) -> float:
+    """Bytes of a request in a sorted set, pickled, as scrapy-redis' queue keeps it."""
+    with RedisServer(any_server("redis-7")) as server:
+        before = used_memory(server)
+        with server.client() as client:
+            for request in requests(content, number):
+                pickled = pickle.dumps(request.to_dict(spider=SPIDER), protocol=-1)
+                client.zadd("books:requests", {pickled: 0})
+        return (used_memory(server) - before) / number
+
+
+def seen_by_peer(number: int) -> float:
+    """Bytes of a URL in a set of hexadecimal SHA-1, as scrapy-redis' dupefilter keeps it."""
+    with RedisServer(any_server("redis-7")) as server:
+        before = used_memory(server)
+        with redis.Redis.from_url(server.unix_url) as client:
+            for first in range(0, number, 1000):
+                urls = range(first, min(first + 1000, number))
+                client.sadd("seen", *(hashlib.sha1(b"%d" % url).hexdigest() for url in urls))
+        return (used_memory(server) - before) / number
+
+
+def seen(backend: str, number: int) -> float:
+    """Bytes of a URL in a filter at its designed size."""
+    with closing(Filter(backend, ERROR_RATE, number)) as one:
+        one.grow_to(number)
+        return one.bytes_each()
+
+
+def grown(backend: str, number: int, steps: int) -> tuple[float, float]:
+    """Bytes of a URL past the designed size: at twice it, and the most up to three times it."""
+    with closing(Filter(backend, ERROR_RATE, number)) as one:
+        # Just past it a second layer may have been made.
+        looks = [number + number // 200]
+        looks += [number + 2 * number * step // steps for step in range(1, steps + 1)]
+        taken = {}
+        for size in looks:
+            one.grow_to(size)
+            taken[size] = one.bytes_each()
+        return taken[2 * number], max(taken.values())
 
 
 def run(*, quick: bool) -> Result:
     """Weigh everything, two at a time: times play no part here."""
-    requests, slots, of_peers = (1_000, 500, 0) if quick else (300_000, 20_000, 50_000)
-    holders = 2 if quick else 100  # workers that hold 100 requests each
-    sizes, looks = ((2_000,), 2) if quick else (SEEN, LOOKS)
+    number, slots, held, of_peer = (
+        (1000, 500, 200, 100) if quick else (300_000, 20_000, 10_000, 50_000)
+    )
+    sizes, looks = ((2_000,), 2) if quick else (SEEN, 20)
     rows: list[dict[str, Any]] = []
+    weighed: list[tuple[str, int, Future[float]]] = []
     with ProcessPoolExecutor(2) as pool:
-        # The long ones first.
-        filters = {
-            (backend, number): pool.submit(
-                seen, backend, number, looks if number == sizes[0] else 0
-            )
-            for number in reversed(sizes)
-            for backend in backends()
-        }
-        sets = {number: pool.submit(seen_by_set, number) for number in reversed(sizes)}
-        held = holders * MAX_CLAIMS
-        weighed: list[tuple[str, int, Future[float]]] = []
+        past = {each: pool.submit(grown, each, sizes[0], looks) for each in backends()[1:]}
         for content in CONTENTS:
-            plain, compressed = (pool.submit(queued, content, requests, n) for n in (0, 1))
-            weighed.append((f"queued: {content.name}", requests, plain))
-            weighed.append((COMPRESSED_ROW, requests, compressed))
-            weighed.append(("  leased", held, pool.submit(leased, content, holders)))
-            if of_peers:
-                peer = pool.submit(of_peer, content, of_peers, seen=False)
-                weighed.append(("  scrapy-redis, queued", of_peers, peer))
-        idle = pool.submit(idle_slot, slots)
-        weighed.append(("slot that was used and is empty", slots, idle))
-        peers_seen = pool.submit(of_peer, CONTENTS[0], of_peers, seen=True) if of_peers else None
-
-        def add(what: str, number: int, value: float) -> None:
-            rows.append({"what": what, "how many": number, "bytes each": value})
-
-        for what, number, future in weighed:
-            add(what, number, future.result())
-        for number in sizes:
-            for backend in backends():
-                for when, value in filters[backend, number].result().items():
-                    add(f"seen, {backend}: {number:,}, {when}", number, value)
-            add(f"seen, scrapy-redis: {number:,}, its set", number, sets[number].result())
-        if peers_seen:
-            add(f"seen, scrapy-redis: {of_peers:,}", of_peers, peers_seen.result())
+            weighed += [
+                (f"queued: {content}", number, pool.submit(queued, content, number, 0)),
+                (COMPRESSED_ROW, number, pool.submit(queued, content, number, 1)),
+                ("  leased", held, pool.submit(leased, content, held)),
+                ("  scrapy-redis, queued", of_peer, pool.submit(queued_by_peer, content, of_peer)),
+            ]
+        weighed.append(("slot that was used and is empty", slots, pool.submit(idle_slot, slots)))
+        for size in sizes:
+            weighed += [
+                (f"seen, {each}: {size:,}, {DESIGNED}", size, pool.submit(seen, each, size))
+                for each in backends()
+            ]
+            peer = f"seen, scrapy-redis: {size:,}, its set"
+            weighed.append((peer, size, pool.submit(seen_by_peer, size)))
+        for what, many, future in weighed:
+            rows.append({"what": what, "how many": many, "bytes each": future.result()})
+        for each, found in past.items():
+            rows += [
+                {"what": f"seen, {each}: {sizes[0]:,}, {when}", "how many": sizes[0]}
+                | {"bytes each": value}
+                for when, value in zip(GROWN, found.result(), strict=True)
+            ]
     return Result(
         "memory",
         "Bytes in Redis",
@@ -100,7 +263,7 @@ def run(*, quick: bool) -> Result:
 def _targets(rows: list[dict[str, Any]]) -> Iterator[Target]:
     """The goals, each for the rows that begin and end so."""
     goals: list[tuple[str, float, str, str | tuple[str, ...]]] = [
-        ("queued request", QUEUED, f"queued: {CONTENTS[0].name}", ""),
+        ("queued request", QUEUED, f"queued: {USUAL}", ""),
         ("queued request, list-compress-depth 1", COMPRESSED, COMPRESSED_ROW, ""),
         ("seen URL, exact", EXACT, "seen, exact", DESIGNED),
     ]

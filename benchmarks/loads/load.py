@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,13 +23,14 @@ from scrapy_redisq.serialization.serializer import Serializer
 PIPELINE = 100
 """Requests that one pipeline carries."""
 
-BARE_FASTEST = 600_000
+BARE_FASTEST, FASTEST = 600_000, 150_000
 """Requests a second that nothing here reaches: so many are prepared before the clock runs."""
 
 ENTRY_BYTES = 105
+SLOTS = 10
 
 
-def bare(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
+def bare(asked: dict[str, Any]) -> Callable[[], int]:
     """SADD, RPUSH and LPOP in pipelines whose bytes are at hand: what Redis can do at most."""
     connection = socket.create_connection(("127.0.0.1", asked["port"]))
     entry = b"x" * ENTRY_BYTES
@@ -38,64 +38,41 @@ def bare(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
         len(entry),
         entry,
     )
-    batches = [
-        b"".join(
-            b"*3\r\n$4\r\nSADD\r\n$1\r\ns\r\n$40\r\n%s\r\n%s"
-            % (os.urandom(20).hex().encode(), tail)
-            for _ in range(PIPELINE)
-        )
-        for _ in range(round(asked["seconds"] * BARE_FASTEST / asked["clients"] / PIPELINE))
-    ]
+    sadd = b"*3\r\n$4\r\nSADD\r\n$1\r\ns\r\n$40\r\n%s\r\n%s"
+    batches = itertools.cycle(
+        [
+            b"".join(sadd % (os.urandom(20).hex().encode(), tail) for _ in range(PIPELINE))
+            for _ in range(round(asked["seconds"] * BARE_FASTEST / asked["clients"] / PIPELINE))
+        ]
+    )
 
-    def timed() -> dict[str, float]:
-        began = time.perf_counter()
-        done = 0
-        for batch in batches:
-            connection.sendall(batch)
-            lines = 0
-            while lines < 4 * PIPELINE:  # :1  :1  $105  xxx
-                lines += connection.recv(1 << 16).count(b"\n")
-            done += PIPELINE
-            if time.perf_counter() - began >= asked["seconds"]:
-                break
-        seconds = time.perf_counter() - began
-        connection.close()
-        return {"requests": done, "seconds": seconds}
+    def one_batch() -> int:
+        connection.sendall(next(batches))
+        lines = 0
+        while lines < 4 * PIPELINE:  # :1  :1  $105  xxx
+            lines += connection.recv(1 << 16).count(b"\n")
+        return PIPELINE
 
-    return timed
+    return one_batch
 
 
-def bare_redis_py(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
+def bare_redis_py(asked: dict[str, Any]) -> Callable[[], int]:
     """The same by redis-py's pipelines, which is what a program would use."""
     client = redis.Redis(port=asked["port"])
     client.ping()
     entry = b"x" * ENTRY_BYTES
 
-    def timed() -> dict[str, float]:
-        began = time.perf_counter()
-        done = 0
-        while time.perf_counter() - began < asked["seconds"]:
-            pipeline = client.pipeline(transaction=False)
+    def one_batch() -> int:
+        with client.pipeline(transaction=False) as pipeline:
             for _ in range(PIPELINE):
-                pipeline.sadd("s", os.urandom(20))
-                pipeline.rpush("q", entry)
-                pipeline.lpop("q")
+                pipeline.sadd("s", os.urandom(20)).rpush("q", entry).lpop("q")
             pipeline.execute()
-            done += PIPELINE
-        seconds = time.perf_counter() - began
-        client.close()
-        return {"requests": done, "seconds": seconds}
+        return PIPELINE
 
-    return timed
+    return one_batch
 
 
-SLOTS = 10
-
-FASTEST = 150_000
-"""Requests a second that nothing here reaches: so many are prepared before the clock runs."""
-
-
-def push_claim_finish(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
+def push_claim_finish(asked: dict[str, Any]) -> Callable[[], int]:
     """Exchanges that each enqueue 100 requests, claim 100 and finish the 100 before.
 
     Entries and fingerprints are at hand; with ``whole``, they are made of Scrapy's requests and
@@ -120,37 +97,24 @@ def push_claim_finish(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
         fingerprint = seen.encode(fingerprinter.fingerprint(request))
         return Enqueue(f"shop{number % SLOTS}", 0, serializer.dumps(request), fingerprint)
 
-    if asked["whole"]:
-        source = iter(made, None)
-    else:
-        prepared = round(asked["seconds"] * FASTEST / asked["clients"])
-        source = iter([at_hand() for _ in range(prepared)])
+    prepared = 0 if asked["whole"] else round(asked["seconds"] * FASTEST / asked["clients"])
+    source = itertools.chain([at_hand() for _ in range(prepared)], iter(made, None))
+    finishing = 0
 
-    def timed() -> dict[str, float]:
-        began = time.perf_counter()
-        finished = finishing = 0
-        while not finished or time.perf_counter() - began < asked["seconds"]:
-            for enqueue in itertools.islice(source, MAX_CLAIMS):
-                member.add(enqueue)
-            reply = member.received(execute(client, member.call(want=MAX_CLAIMS)))
-            finished += finishing
-            for lease in reply.leases:
-                if asked["whole"]:
-                    serializer.loads(lease.entry)
-                member.add(Finish(lease.id, "done"))
-            finishing = len(reply.leases)
-        seconds = time.perf_counter() - began
-        client.close()
-        return {"requests": finished, "seconds": seconds}
+    def exchange() -> int:
+        nonlocal finishing
+        for enqueue in itertools.islice(source, MAX_CLAIMS):
+            member.add(enqueue)
+        reply = member.received(execute(client, member.call(want=MAX_CLAIMS)))
+        for lease in reply.leases:
+            if asked["whole"]:
+                serializer.loads(lease.entry)
+            member.add(Finish(lease.id, "done"))
+        finished, finishing = finishing, len(reply.leases)
+        return finished
 
-    return timed
+    return exchange
 
 
 if __name__ == "__main__":
-    serve(
-        {
-            "frontier": push_claim_finish,
-            "bare": bare,
-            "redis-py": bare_redis_py,
-        }
-    )
+    serve({"frontier": push_claim_finish, "bare": bare, "redis-py": bare_redis_py})

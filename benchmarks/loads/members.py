@@ -32,7 +32,6 @@ def join(
     client: redis.Redis,
     worker: str,
     backend: str,
-    run: str = "run1",
     limits: Mapping[str, str] | None = None,
 ) -> tuple[ShardSession, SeenFilter]:
     """Register a worker, beginning the run if it is the first."""
@@ -40,7 +39,7 @@ def join(
     joined = execute(
         client,
         calls.join(
-            NAME, 0, calls.crawl(run), config, calls.Registration(worker, 600.0, limits=limits)
+            NAME, 0, calls.crawl("run1"), config, calls.Registration(worker, 600.0, limits=limits)
         ),
     )
     seen = seen_filter(joined.config)

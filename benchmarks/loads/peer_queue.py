@@ -1,34 +1,37 @@
-"""scrapy-redis' own queue and dupefilter without a crawl; runs in the environment of the peers.
+"""Clients that do the same job at the same time; by itself scrapy-redis' own queue and dupefilter.
 
-By path, not as a part of the package: nothing of it is installed there. A client reads one job a
-line from its standard input, answers ``ready``, waits for a line more, and answers with what came
-out, as JSON.
+By path, not as a part of the package: nothing of it is installed in the environment of the peers.
+A client reads one job a line from its standard input, answers ``ready``, waits for a line more,
+and answers with what came out, as JSON.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(__file__)
-
-Job = Callable[[dict[str, Any]], Callable[[], dict[str, float]]]
-"""Prepares what a line asks for and returns what is to be timed."""
+Job = Callable[[dict[str, Any]], Callable[[], int]]
+"""Prepares what a line asks for; -> a step of the work, which says how many requests it was."""
 
 
 def serve(jobs: Mapping[str, Job]) -> None:
-    """Do the jobs that standard input names, until it ends."""
+    """Do the jobs that standard input names, each for some seconds, until it ends."""
     for line in sys.stdin:
         asked = json.loads(line)
-        timed = jobs[asked["job"]](asked)
+        step = jobs[asked["job"]](asked)
         print("ready", flush=True)
         sys.stdin.readline()
-        print(json.dumps(timed()), flush=True)
+        began = time.perf_counter()
+        done, seconds = 0, 0.0
+        while not done or seconds < asked["seconds"]:
+            done += step()
+            seconds = time.perf_counter() - began
+        print(json.dumps({"requests": done, "seconds": seconds}), flush=True)
 
 
 def url_in_order(number: int) -> str:
@@ -40,7 +43,7 @@ def url_in_order(number: int) -> str:
 
 
 def main() -> None:
-    """Serve jobs with what scrapy-redis brings."""
+    """Serve the one job of scrapy-redis."""
     import redis  # noqa: PLC0415
     from scrapy import Request, Spider  # noqa: PLC0415
     from scrapy_redis.dupefilter import RFPDupeFilter  # noqa: PLC0415
@@ -72,64 +75,30 @@ def main() -> None:
         def request_fingerprint(self, request: bytes) -> str:
             return os.urandom(20).hex()
 
-    spider = Books()
-
-    def work(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
+    def work(asked: dict[str, Any]) -> Callable[[], int]:
         """Filter, push and pop, one request after the other, as its scheduler does."""
-        server = redis.Redis(port=asked["port"])
-        whole = asked["whole"]
+        server, spider, whole = redis.Redis(port=asked["port"]), Books(), asked["whole"]
         queue = (PriorityQueue if whole else QueueOfEntries)(server, spider, "books:requests")
         seen = (RFPDupeFilter if whole else DupeFilterOfFingerprints)(server, "books:dupefilter")
-        request = Request(url_in_order(1), callback=spider.parse_item, meta={"depth": 4})
-        pickled = PriorityQueue(server, spider, "")._encode_request(request)
+        numbers = itertools.count(asked["client"] * 1_000_000)
+
+        def request() -> Request:
+            url = url_in_order(next(numbers))
+            return Request(url, callback=spider.parse_item, meta={"depth": 4})
+
+        pickled = PriorityQueue(server, spider, "")._encode_request(request())
         server.ping()
 
-        def one(number: int) -> Any:
-            if whole:
-                return Request(url_in_order(number), callback=spider.parse_item, meta={"depth": 4})
-            # Unlike each other, or the sorted set would keep one of them.
-            return Entry(b"%s%d" % (pickled, number))
+        def one() -> int:
+            # Entries unlike each other, or the sorted set would keep one of them.
+            item = request() if whole else Entry(b"%s%d" % (pickled, next(numbers)))
+            if not seen.request_seen(item):
+                queue.push(item)
+            return int(queue.pop() is not None)
 
-        def timed() -> dict[str, float]:
-            began = time.perf_counter()
-            done, number = 0, asked["client"] * 1_000_000
-            while not done or time.perf_counter() - began < asked["seconds"]:
-                item = one(number)
-                number += 1
-                if not seen.request_seen(item):
-                    queue.push(item)
-                done += queue.pop() is not None
-            seconds = time.perf_counter() - began
-            server.close()
-            return {"requests": done, "seconds": seconds}
+        return one
 
-        return timed
-
-    def fill(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
-        """Push the requests of a file of JSON lines, or record them as seen."""
-        server = redis.Redis(port=asked["port"])
-        queue = PriorityQueue(server, spider, "books:requests")
-        dupefilter = RFPDupeFilter(server, "books:dupefilter")
-
-        def timed() -> dict[str, float]:
-            number = 0
-            with Path(asked["file"]).open(encoding="utf-8") as lines:
-                for line in lines:
-                    fields = json.loads(line)
-                    request = Request(
-                        fields["url"], callback=spider.parse_item, meta=fields["meta"]
-                    )
-                    if asked["seen"]:
-                        dupefilter.request_seen(request)
-                    else:
-                        queue.push(request)
-                    number += 1
-            server.close()
-            return {"requests": number}
-
-        return timed
-
-    serve({"work": work, "fill": fill})
+    serve({"work": work})
 
 
 if __name__ == "__main__":
