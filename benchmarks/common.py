@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from rich import box
@@ -21,6 +22,7 @@ from rich.table import Table
 RESULTS = Path(__file__).parent / "results"
 
 Figures = dict[str, float]
+Name = TypeVar("Name")
 
 
 def cpu_of(info: Mapping[str, Any]) -> float:
@@ -30,20 +32,14 @@ def cpu_of(info: Mapping[str, Any]) -> float:
 
 def machine() -> dict[str, Any]:
     """The machine, as far as it explains figures."""
+    file = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*: (.*)", file.read_text() if file.exists() else "")
     return {
-        "cpu": _cpu(),
+        "cpu": named[1] if named else platform.processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "system": platform.platform(terse=True),
     }
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(": ", 1)[1] for line in lines if line.startswith("model name")), "")
 
 
 def versions() -> dict[str, str]:
@@ -62,13 +58,19 @@ class Target:
     reached: bool
 
     @classmethod
-    def at_least(cls, what: str, value: float, goal: float, sign: str = "≥") -> Target:
-        """Of how many times another figure it is."""
-        return cls(what, f"{sign} {goal:g} x", f"{value:.2f} x", value >= goal)
+    def at_least(
+        cls, what: str, value: float, goal: float, *, shown: str = "", unit: str = " x"
+    ) -> Target:
+        """By default of how many times another figure it is."""
+        measured = shown or f"{value:.2f}{unit}"
+        return cls(what, f"≥ {goal:,g}{unit}", measured, value >= goal)
 
     @classmethod
-    def at_most(cls, what: str, value: float, goal: float, sign: str = "≤") -> Target:
-        return cls(what, f"{sign} {goal:g} x", f"{value:.2f} x", value <= goal)
+    def at_most(
+        cls, what: str, value: float, goal: float, *, shown: str = "", unit: str = " x"
+    ) -> Target:
+        measured = shown or f"{value:.2f}{unit}"
+        return cls(what, f"≤ {goal:,g}{unit}", measured, value <= goal)
 
     @classmethod
     def none(cls, what: str, count: float) -> Target:
@@ -128,19 +130,14 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def alternate(variants: Mapping[str, Callable[[], Figures]], rounds: int) -> dict[str, Figures]:
-    """Medians of each figure of `alternating` rounds."""
-    return {name: medians(runs) for name, runs in alternating(variants, rounds).items()}
-
-
 def alternating(
-    variants: Mapping[str, Callable[[], Figures]], rounds: int
-) -> dict[str, list[Figures]]:
+    variants: Mapping[Name, Callable[[], Figures]], rounds: int
+) -> dict[Name, list[Figures]]:
     """Run every variant once a round, the order turned each time; -> figures of each round.
 
     Side by side, because what else the machine does changes from minute to minute.
     """
-    measured: dict[str, list[Figures]] = {name: [] for name in variants}
+    measured: dict[Name, list[Figures]] = {name: [] for name in variants}
     names = list(variants)
     for number in range(rounds):
         for name in names if number % 2 == 0 else reversed(names):
@@ -148,12 +145,17 @@ def alternating(
     return measured
 
 
+def alternate(variants: Mapping[Name, Callable[[], Figures]], rounds: int) -> dict[Name, Figures]:
+    """Medians of each figure of `alternating` rounds."""
+    return {name: medians(runs) for name, runs in alternating(variants, rounds).items()}
+
+
 def medians(runs: list[Figures]) -> Figures:
     """The median of each figure."""
     return {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
 
 
-def ratio(runs: list[Figures], beside: list[Figures], figure: str, over: str = "") -> float:
-    """Median of the rounds' ratios of ``figure`` to ``over``, which are neighbours in time."""
+def ratio(runs: list[Figures], beside: list[Figures], figure: str) -> float:
+    """Median of the rounds' ratios of a figure, which are neighbours in time."""
     pairs = zip(runs, beside, strict=True)
-    return statistics.median(run[figure] / other[over or figure] for run, other in pairs)
+    return statistics.median(run[figure] / other[figure] for run, other in pairs)

@@ -18,7 +18,7 @@ from lab.servers import RedisServer, any_server, binaries
 from scrapy_redisq.server.embedded.binaries import bloom_module
 
 REQUESTS = 50_000  # a second, on one Redis
-OVER_PEER = 10
+OVER_PEER = 10.0
 OF_BARE = 0.3
 
 COLUMNS = ["what", "Redis", "clients", "requests/s", "Redis CPU µs", "of a core"]
@@ -160,7 +160,7 @@ def _targets(rows: list[dict[str, Any]]) -> list[Target]:
         best = {name: max(row["requests/s"] for row in some) for name, some in measured.items()}
         cpu = {name: min(row["Redis CPU µs"] for row in some) for name, some in measured.items()}
         fastest, least = max(best[name] for name in OURS), min(cpu[name] for name in OURS)
-        values = {
+        values: dict[tuple[str, float], tuple[float, str]] = {
             ("requests/s on one Redis", REQUESTS): (
                 fastest,
                 f"{fastest:,.0f}, {1e6 / least:,.0f} by a full core",

@@ -279,4 +279,4 @@ def _targets(rows: list[dict[str, Any]]) -> Iterator[Target]:
         if what.startswith("queued"):
             values = values[:1]  # of the first content
         measured = ", ".join(f"{value:.3g} B" for value in values)
-        yield Target(what, f"≤ {most:g} B", measured, max(values) <= most)
+        yield Target.at_most(what, max(values), most, shown=measured, unit=" B")

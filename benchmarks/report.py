@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,11 +65,7 @@ WHY = {
 
 def write() -> None:
     """Write ``RESULTS.md``; commands that have not been run in full are left out."""
-    results = read()
-    if not results:
-        print(f"nothing to report: {RESULTS} has no result of a full run")
-        return
-    FILE.write_text("\n".join(document(results)), encoding="utf-8")
+    FILE.write_text("\n".join(document(read())), encoding="utf-8")
     print(f"written to {FILE}")
 
 
@@ -94,13 +91,17 @@ def document(results: dict[str, Json]) -> Iterator[str]:
     for name, result in results.items():
         yield f"\n## {name}: {result['title']}\n"
         yield f"`python -m benchmarks {COMMAND_OF[name]}`, {result['date'][:10]}\n"
-        yield from _table(result["columns"], result["rows"])
+        columns, rows = result["columns"], result["rows"]
+        texts = [any(isinstance(row.get(column), str) for row in rows) for column in columns]
+        yield _row(columns)
+        yield "|" + "|".join("---" if text else "---:" for text in texts) + "|"
+        for row in rows:
+            yield _row([shown(row.get(column, "")) for column in columns])
         if result["targets"]:
             yield "\n| goal | wanted | measured | |\n|---|---:|---:|---|"
-            for goal in result["targets"]:
-                verdict = "reached" if goal["reached"] else "**not reached**"
-                cells = [goal["what"], goal["wanted"], goal["measured"], verdict]
-                yield f"| {' | '.join(map(_cell, cells))} |"
+        for goal in result["targets"]:
+            verdict = "reached" if goal["reached"] else "**not reached**"
+            yield _row([goal["what"], goal["wanted"], goal["measured"], verdict])
         if result["notes"]:
             yield ""
         for note in result["notes"]:
@@ -110,30 +111,20 @@ def document(results: dict[str, Json]) -> Iterator[str]:
 
 def _circumstances(results: dict[str, Json]) -> Iterator[str]:
     """Machine, versions and dates; once, if all results have the same."""
-    told = []
+    told = defaultdict(list)
     for name, result in results.items():
-        machine, versions = result["machine"], result["versions"]
+        machine = result["machine"]
+        software = ", ".join(f"{package} {of}" for package, of in result["versions"].items())
         text = (
             f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-            f"{machine['system']}; "
-            + ", ".join(f"{package} {version}" for package, version in versions.items())
+            f"{machine['system']}; {software}"
         )
-        told.append((text, name, result["date"][:10]))
-    for text in dict.fromkeys(text for text, _, _ in told):
-        names = [name for other, name, _ in told if other == text]
-        dates = sorted({date for other, _, date in told if other == text})
-        which = "" if len(names) == len(told) else f"{', '.join(names)}: "
-        when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-        yield f"{which}{text}. {when}.\n"
+        told[text].append((name, result["date"][:10]))
+    for text, those in told.items():
+        which = "" if len(told) == 1 else f"{', '.join(name for name, _ in those)}: "
+        dates = [date for _, date in those]
+        yield f"{which}{text}. {' to '.join(sorted({min(dates), max(dates)}))}.\n"
 
 
-def _table(columns: list[str], rows: list[Json]) -> Iterator[str]:
-    texts = {column: any(isinstance(row.get(column), str) for row in rows) for column in columns}
-    yield f"| {' | '.join(map(_cell, columns))} |"
-    yield "|" + "|".join("---" if texts[column] else "---:" for column in columns) + "|"
-    for row in rows:
-        yield f"| {' | '.join(_cell(shown(row.get(column, ''))) for column in columns)} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -222,7 +222,7 @@ def _at(
     for name, costs in alternate(variants, rounds).items():
         one = filters[name]
         lost, asked = one.false_positives(probes)
-        figures = {
+        figures: dict[str, Any] = {
             "URLs": one.added,
             "wrong": lost,
             "of": asked,
@@ -238,22 +238,13 @@ def _targets(rows: list[dict[str, Any]]) -> list[Target]:
     targets = []
     if telling := [row for row in rows if isinstance(row["x rate"], float)]:
         worst = max(telling, key=lambda row: float(row["x rate"]))
-        targets.append(
-            Target(
-                "false positives over the configured rate, the most",
-                f"≤ {MOST_ERRORS:g}",
-                f"{worst['x rate']:.2f} ({worst['filter']}, {worst['filled']})",
-                worst["x rate"] <= MOST_ERRORS,
-            )
-        )
+        what = "false positives over the configured rate, the most"
+        shown = f"{worst['x rate']:.2f} ({worst['filter']}, {worst['filled']})"
+        targets.append(Target.at_most(what, worst["x rate"], MOST_ERRORS, shown=shown, unit=""))
     for name, goal in CPU_GOALS.items():
         if mine := [row for row in rows if row["filter"] == name and row["rate"] in {0.0, 1e-6}]:
-            targets.append(
-                Target(
-                    f"Redis µs for a new URL, {name}",
-                    f"≤ {goal:g}",
-                    ", ".join(f"{row['µs new']:.2f} {row['filled']}" for row in mine),
-                    max(row["µs new"] for row in mine) <= goal,
-                )
-            )
+            shown = ", ".join(f"{row['µs new']:.2f} {row['filled']}" for row in mine)
+            worst = max(row["µs new"] for row in mine)
+            what = f"Redis µs for a new URL, {name}"
+            targets.append(Target.at_most(what, worst, goal, shown=shown, unit=""))
     return targets

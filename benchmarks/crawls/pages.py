@@ -6,14 +6,13 @@ import asyncio
 import posixpath
 import random
 import re
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import deque
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from lab.process_site import ProcessSite, address
-from lab.site import Answer, Hit, Site
+from lab.site import Answer, Site
 
 INDEX = "/index.html"
 PORT = b":PORT"
@@ -57,11 +56,6 @@ class _Answers(Site):
             for path, body in self._bodies.items()
         }.get
         return servers
-
-
-def twice(hits: Iterable[Hit]) -> int:
-    """Fetches of pages that had been fetched before."""
-    return sum(count - 1 for count in Counter(hit.path for hit in hits).values())
 
 
 def generated(pages: int, links: int, hosts: int = 1) -> dict[str, bytes]:

@@ -65,7 +65,9 @@ def bare_redis_py(asked: dict[str, Any]) -> Callable[[], int]:
     def one_batch() -> int:
         with client.pipeline(transaction=False) as pipeline:
             for _ in range(PIPELINE):
-                pipeline.sadd("s", os.urandom(20)).rpush("q", entry).lpop("q")
+                pipeline.sadd("s", os.urandom(20))
+                pipeline.rpush("q", entry)
+                pipeline.lpop("q")
             pipeline.execute()
         return PIPELINE
 
