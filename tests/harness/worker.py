@@ -21,6 +21,7 @@ from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import (
     Enqueue,
     Finish,
@@ -359,6 +360,39 @@ def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Rep
     reply = worker.exchange(want, turns=turns)
     assert reply is not None
     return reply
+
+
+def key(name: str, shard: int = 0) -> str:
+    """A key of `NAME`."""
+    return key_prefix(NAME, shard) + name
+
+
+def url_of(client: redis.Redis) -> str:
+    return f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}"
+
+
+def now(client: redis.Redis) -> int:
+    """µs."""
+    seconds, microseconds = client.time()
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
+def expire(client: redis.Redis, *workers: Worker) -> None:
+    """As if their TTL had passed without a sign of life: no test waits for it."""
+    for worker in workers:
+        for session in worker.sessions:
+            client.zadd(key("workers", session.shard), {session.worker_id: 1}, xx=True)
+
+
+def reap(client: redis.Redis, worker: Worker, deliveries: int = 5) -> tuple[int, int, int]:
+    """Reap shard 0 as if a second had passed since the last time."""
+    client.delete(key("reaped"))
+    return execute(client, calls.reap(NAME, 0, worker.joined.run, deliveries, 1_000))
+
+
+def die(client: redis.Redis, worker: Worker) -> tuple[int, int, int]:
+    expire(client, worker)
+    return reap(client, worker)
 
 
 def as_stored(

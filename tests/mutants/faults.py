@@ -101,7 +101,7 @@ MUTANTS = [
     ),
     *_of(
         "frontier/resend.py",
-        RUN_SESSION,
+        "tests/unit/test_resend.py",
         ("min(time.monotonic(), self._primary_vouched())", "time.monotonic()"),
     ),
     *_of(

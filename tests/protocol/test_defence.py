@@ -18,9 +18,8 @@ from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin, calls
-from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
-from tests.harness.worker import EXACT, NAME, Worker, ask
+from tests.harness.worker import EXACT, NAME, Worker, ask, die, key, url_of
 
 ENTRY = b"\x01%s"
 """By its first byte a worker knows what it can read."""
@@ -45,10 +44,6 @@ def _maker(client: redis.Redis) -> Callable[..., Worker]:
         return Worker(client, NAME, replace(EXACT, **config))
 
     return make
-
-
-def key(name: str) -> str:
-    return key_prefix(NAME, 0) + name
 
 
 def count(client: redis.Redis, name: str) -> int:
@@ -107,7 +102,7 @@ def test_foreign_entries(member: Callable[..., Worker], client: redis.Redis, kin
     assert count(client, "foreign") == count(client, "dead") == number
     assert count(client, "created") == count(client, "finished") == 3 + number
     assert worker.leave()
-    with Frontier.from_url(_url(client), NAME) as frontier:
+    with Frontier.from_url(url_of(client), NAME) as frontier:
         status = frontier.status()
         assert (status["state"], status["done"], status["queued"]) == ("complete", 3, 0)
         assert status["foreign"] == status["dead"] == number
@@ -167,7 +162,7 @@ def test_a_deleted_key(member: Callable[..., Worker], client: redis.Redis, name:
         worker.finish(lease)
     worker.exchange()
     worker.leave()
-    _die(client, worker)
+    die(client, worker)
     crawl(client, other)
     add(other, "new")
     assert crawl(client, other) == ["new"]
@@ -214,14 +209,14 @@ def test_a_wrong_type(client: redis.Redis, name: str) -> None:
     client.delete(spoiled)
     if good:
         client.restore(spoiled, 0, good)  # type: ignore[arg-type]
-    with Frontier.from_url(_url(client), NAME) as frontier:
+    with Frontier.from_url(url_of(client), NAME) as frontier:
         if name != "meta":
             with pytest.raises(FrontierCorrupt, match=re.escape(spoiled)):
                 frontier.push(["http://a/"])
             assert frontier.mend() == [spoiled]
         assert frontier.mend() == []
-        _die(client, worker)
-        _die(client, other)
+        die(client, worker)
+        die(client, other)
         heir = _maker(client)()
         assert not heir.joined.new
         assert set(crawl(client, heir)) >= {"a", "b", "c", "d"} - {"a", "b"}
@@ -243,9 +238,9 @@ def test_what_was_popped_before_is_not_lost(
     with pytest.raises(FrontierCorrupt, match="queue:4:0"):
         worker.exchange(10)
     client.delete(key("queue:4:0"))
-    with Frontier.from_url(_url(client), NAME) as frontier:
+    with Frontier.from_url(url_of(client), NAME) as frontier:
         frontier.mend()
-    _die(client, worker)
+    die(client, worker)
     heir = member()
     assert crawl(client, heir) == ["0", "1", "2", "3"]
     reply = ask(heir)
@@ -282,8 +277,8 @@ def test_a_request_whose_deliveries_are_more_than_is_allowed_now(
     entry = client.lpop(key("queue:host:0"))
     client.lpush(key("queue:host:0"), b"\x06" + entry[1:])  # type: ignore[index]
     worker.claim(1)
-    _die(client, worker)
-    with Frontier.from_url(_url(client), NAME) as frontier:
+    die(client, worker)
+    with Frontier.from_url(url_of(client), NAME) as frontier:
         assert [letter.reason for letter in frontier.dead()] == ["deliveries"]
     reply = ask(member())
     assert (reply.complete, reply.created - reply.finished) == (True, 0)
@@ -295,20 +290,6 @@ def test_a_dupefilter_that_nobody_knows(one_client: redis.Redis) -> None:
     one_client.hset(key("meta"), "config:backend", "../x")
     with pytest.raises(FrontierCorrupt, match=re.escape("'../x'")):
         _maker(one_client)()
-
-
-def _die(client: redis.Redis, worker: Worker) -> None:
-    client.zadd(key("workers"), {worker.id: 1}, xx=True)
-    _reap(client, worker)
-
-
-def _reap(client: redis.Redis, worker: Worker) -> None:
-    client.delete(key("reaped"))
-    execute(client, calls.reap(NAME, 0, worker.joined.run, 5, 1_000))
-
-
-def _url(client: redis.Redis) -> str:
-    return f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}"
 
 
 def test_many_priorities_of_a_slot(client: redis.Redis) -> None:
@@ -355,7 +336,7 @@ def test_large_entries_come_in_portions(client: redis.Redis) -> None:
     for _, lease in list(worker.holding.values())[:20]:
         worker.finish(lease, "dead", reason="test")
     worker.exchange()
-    with Frontier.from_url(_url(client), NAME) as frontier:
+    with Frontier.from_url(url_of(client), NAME) as frontier:
         assert len(list(frontier.dead())) == 20
         assert len(execute(client, admin.letters(NAME, 0, most=100)).letters) <= 10
         assert frontier.requeue() == 20

@@ -14,16 +14,11 @@ from lab.servers import RedisServer, full
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin, calls, runs
-from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import exact_member
 from tests.harness.model import read_shard
-from tests.harness.worker import EXACT, NAME, Worker
-
-
-def key(name: str, shard: int = 0) -> str:
-    return key_prefix(NAME, shard) + name
+from tests.harness.worker import EXACT, NAME, Worker, key
 
 
 def pass_time(client: redis.Redis, seconds: int, shards: int = 1) -> None:

@@ -17,18 +17,17 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, ServerBusy
-from scrapy_redisq.frontier import admin, calls, listener, pace, shard_session, shard_task
+from scrapy_redisq.frontier import listener, pace, shard_session, shard_task
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.names import key_prefix, meta_key, wake_channel
+from scrapy_redisq.frontier.names import meta_key, wake_channel
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.run_session import RunSession
-from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import NOTHING, Demand, ServerHelp, Terms
 from scrapy_redisq.server.connection import open_server
 from tests.harness.in_loop import in_a_loop, until
-from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
+from tests.harness.worker import EXACT, NAME, fingerprint_of
 
 THREE = replace(EXACT, shards=3)
 
@@ -141,101 +140,6 @@ def send(run: RunSession, *urls: str, shard: int | None = None) -> None:
     run.wake()
 
 
-@asynccontextmanager
-async def worker_of_two(server: RedisServer) -> AsyncIterator[tuple[Puppet, RunSession]]:
-    """Who has claimed the requests 0 and 1."""
-    puppet = Puppet(2)
-    async with joined(client_of(server)) as run:
-        run.start(puppet)
-        send(run, "0", "1")
-        await until(lambda: len(puppet.leases) == 2, "claimed")
-        yield puppet, run
-
-
-def take_for_dead(client: redis.Redis, run: RunSession) -> int:
-    """Have others take what the worker holds; -> how many requests."""
-    (session,) = run.sessions
-    client.zadd(key_prefix(NAME, 0) + "workers", {session.worker_id: 1})
-    return execute(client, calls.reap(NAME, 0, session.run_id, 5, 100))[0]
-
-
-@in_a_loop
-async def test_complete_is_taken_back(redis_server: RedisServer) -> None:
-    """When something is added, and when the worker has to join again: a spider that is idle for
-    good must not be closed between that and the next replies."""
-    async with worker_of_two(redis_server) as (puppet, run):
-        puppet.finish()
-        run.wake()
-        await until(lambda: run.complete, "complete")
-        run.enqueue(request(run, "0"))  # a duplicate
-        assert not run.complete
-        await until(lambda: run.complete, "complete again")
-        assert puppet.completions == 1  # or who adds that whenever it is idle would never rest
-        complete = []
-        puppet.rejoined = lambda: complete.append(run.complete)  # type: ignore[method-assign]
-        run.start_over(run.sessions[0], "as the test says")
-        assert not run.complete  # however long Redis is away now
-        run.found_more()
-        await until(lambda: complete, "it has joined again")
-        assert complete == [False]
-        await until(lambda: run.complete, "and is complete once more")
-
-
-@in_a_loop
-async def test_a_worker_that_was_reaped_when_all_was_finished_completes_the_run(
-    redis_server: RedisServer, client: redis.Redis
-) -> None:
-    """It joins again only to leave."""
-    async with joined(client_of(redis_server)) as run:
-        run.start(Puppet())
-        run.found_more()
-        await until(lambda: run.complete, "complete")
-        await run.stop()
-        take_for_dead(client, run)
-        assert await run.leave()
-
-
-@in_a_loop
-async def test_one_worker_completes_the_run_also_beside_one_that_has_died(
-    redis_server: RedisServer,
-) -> None:
-    """The dead one counts until its TTL has passed. Of those that wait for that one is told that
-    the run is complete by it."""
-
-    async def has_nothing_left(run: RunSession) -> None:
-        run.start(Puppet())
-        run.found_more()
-        await until(lambda: run.complete, "complete")
-        await run.stop()
-
-    clients = [client_of(redis_server) for _ in range(3)]
-    async with (
-        joined(clients[0], ttl=1) as dead,
-        joined(clients[1], ttl=1) as run,
-        joined(clients[2], ttl=1) as other,
-    ):
-        await asyncio.gather(*map(has_nothing_left, (dead, run, other)))
-        assert not await run.leave()
-        assert not await other.leave()
-        told = await asyncio.gather(run.until_complete(), other.until_complete())
-        assert sorted(told) == [False, True]
-
-
-@in_a_loop
-async def test_who_is_alone_waits_for_nobody_to_complete_the_run(
-    redis_server: RedisServer, client: redis.Redis
-) -> None:
-    """Requests that came in wait for the next worker; a frontier that was deleted is gone."""
-    async with joined(client_of(redis_server)) as run:
-        run.start(Puppet())
-        run.enqueue(request(run, "a"))
-        await run.stop()
-        assert not await run.leave()
-        assert not await asyncio.wait_for(run.until_complete(), 10)
-        client.delete(meta_key(NAME, 0))
-        assert not await asyncio.wait_for(run.until_complete(), 10)
-
-
 @in_a_loop
 async def test_a_worker_that_leaves_asks_whether_the_server_counts(
     redis_server: RedisServer, client: redis.Redis
@@ -285,36 +189,6 @@ async def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(
             client.restore(key, 0, value)  # type: ignore[arg-type]
         assert not await run.leave()
         assert puppet.heard == ["forgotten", "rejoined"]
-        assert await run.left_waiting() == 1
-
-
-@in_a_loop
-async def test_one_number_never_has_two_contents(
-    redis_server: RedisServer, client: redis.Redis
-) -> None:
-    """An exchange is late, and fails when it is sent again: nothing else is sent in its place, so
-    the late one, when it arrives after all, is known."""
-
-    class Lossy(redis.asyncio.Redis):
-        late: list[tuple[Any, ...]] | None = None
-
-        async def execute_command(self, *args: Any, **options: Any) -> Any:
-            if self.late is not None and len(self.late) < 2 and args[0] == "EVALSHA":
-                self.late.append(args)
-                if len(self.late) == 2:
-                    raise redis.ResponseError("ERR it fails")
-                raise redis.TimeoutError("late")
-            return await super().execute_command(*args, **options)
-
-    puppet, server = Puppet(), Lossy.from_url(redis_server.url)
-    async with joined(server) as run:
-        run.start(puppet)
-        server.late = []
-        send(run, "found")
-        await until(lambda: run.waiting() == 0, "acknowledged")
-        assert client.execute_command(*server.late[0])[0] == b"replayed"
-        await run.stop()
-        await run.leave()
         assert await run.left_waiting() == 1
 
 
@@ -377,18 +251,12 @@ async def test_an_end_by_a_server_that_may_not_count(
 
 
 class PartlyAway(redis.asyncio.Redis):
-    """A client that does not reach the shards in ``away``, or, if that ``hangs``, hears nothing of
-    them from the second attempt on."""
+    """A client that does not reach the shards in ``away``."""
 
     away: frozenset[int] = frozenset()
-    hangs = False
-    attempts = 0
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # type: ignore[override]
         if any(f"{{{NAME}:{shard}}}:" in str(keys_and_args[0]) for shard in self.away):
-            self.attempts += 1
-            while self.hangs and self.attempts > 1 and self.away:
-                await asyncio.sleep(0.01)
             raise RedisConnectionError("cut off")
         return await super().evalsha(sha, numkeys, *keys_and_args)
 
@@ -428,25 +296,6 @@ async def test_a_shard_that_is_away_keeps_nobody_from_the_others(
         await run.stop()
         assert await run.leave()
         assert puppet.error is None
-
-
-@in_a_loop
-async def test_nothing_is_reserved_for_a_shard_that_does_not_answer(
-    redis_server: RedisServer,
-) -> None:
-    """A worker has all that it can take from the others, meanwhile and when it is back."""
-    client, puppet = PartlyAway.from_url(redis_server.url), Puppet(9)
-    client.hangs = True
-    async with joined(client, config=replace(EXACT, shards=2)) as run:
-        client.away = frozenset({1})
-        run.start(puppet)
-        await until(lambda: client.attempts > 1, "it does not answer")
-        send(run, *(f"0-{n}" for n in range(9)), shard=0)
-        await until(lambda: len(puppet.leases) == 9, "all of the other one")
-        puppet.finish()
-        send(run, *(f"1-{n}" for n in range(9)), shard=1)
-        client.away = frozenset()
-        await until(lambda: len(puppet.leases) == 9, "it is back")
 
 
 @in_a_loop
@@ -502,35 +351,6 @@ async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
 
 
 # What others say
-
-
-@in_a_loop
-async def test_a_worker_that_rests(
-    redis_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What one that wants nothing is told it hears at once, and as soon that others have finished
-    everything."""
-    monkeypatch.setattr(pace, "IDLE_LAST", 1_000.0)
-    monkeypatch.setattr(pace, "IDLE_FIRST", 1_000.0)
-
-    other, puppet = Worker(client, NAME, EXACT), Puppet()
-    puppet.demanded = replace(NOTHING, rests=True)
-    async with joined(client_of(redis_server), ttl=3_600.0) as run:
-        (session,) = run.sessions
-        run.start(puppet)
-        await until(lambda: session.pace.listening and run.exchanges, "it is there")
-        exchanges = run.exchanges
-        assert execute(client, admin.tell(NAME, "quiet", None)) == 2
-        await until(lambda: run.exchanges == exchanges + 1, "it hears")
-        assert execute(client, admin.tell(NAME, "work", [session.worker_id])) == 1
-        await until(lambda: run.exchanges == exchanges + 2, "it hears")
-        assert execute(client, admin.tell(NAME, "stop", [other.id])) == 1
-        other.send(["a"])
-        (lease,) = other.claim(1)
-        other.finish(lease)
-        assert run.exchanges == exchanges + 2
-        other.exchange_all()
-        await until(lambda: puppet.is_complete, "it is over")
 
 
 @in_a_loop

@@ -7,7 +7,6 @@ after any call, as a kill does, or let several go on in turn.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -30,14 +29,13 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import Registration, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import Terms
 from tests.harness.model import read_shard
-from tests.harness.worker import EXACT, NAME, Worker
+from tests.harness.worker import EXACT, NAME, Worker, expire, key, now, url_of
 
 THREE = replace(EXACT, shards=3)
 HOSTS = [next(host for host in map(str, range(99)) if shard_of(host, 3) == n) for n in range(3)]
@@ -49,10 +47,6 @@ ANEW = RunTerms(resume=False)
 
 
 _numbers = itertools.count()
-
-
-def key(name: str, shard: int = 0) -> str:
-    return key_prefix(NAME, shard) + name
 
 
 @pytest.fixture
@@ -75,11 +69,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         shards = (1,) if "frontier" in metafunc.fixturenames else (1, 3)
         configs = [replace(EXACT, shards=number) for number in shards]
         metafunc.parametrize("config", configs, ids=map(str, shards))
-
-
-def url_of(client: redis.Redis) -> str:
-    options = client.connection_pool.connection_kwargs
-    return f"redis://{options['host']}:{options['port']}"
 
 
 def join(client: redis.Redis, config: FrontierConfig, **options: Any) -> Worker:
@@ -130,13 +119,6 @@ def complete(client: redis.Redis, config: FrontierConfig, *urls: str, **options:
     return worker
 
 
-def expire(client: redis.Redis, *workers: Worker) -> None:
-    """As if their TTL had passed without a sign of life."""
-    for worker in workers:
-        for shard in range(worker.config.shards):
-            client.zadd(key("workers", shard), {worker.id: 1}, xx=True)
-
-
 def shift(client: redis.Redis, name: str, seconds: float) -> None:
     """Move a time in meta: what happens must not depend on how fast the test is."""
     client.hincrby(key("meta"), name, int(seconds * 1e6))
@@ -167,23 +149,18 @@ class TestAge:
         assert late.joined.new
         assert late.joined.run != first.joined.run
 
-    def test_one_of_another_crawl(self, client: redis.Redis, config: FrontierConfig) -> None:
+    def test_one_of_another_crawl(self, client: redis.Redis) -> None:
         """With other arguments it does not belong to the run that is complete, and begins its own;
-        one of which they are not known does."""
-        of_uk, of_de = (replace(config, arguments=text) for text in ("1 uk", "2 de"))
+        one of which they are not known does. Where the complete run has its name it is refused: it
+        would end as if all that it was to fetch were there."""
+        of_uk, of_de = (replace(EXACT, arguments=text) for text in ("1 uk", "2 de"))
         complete(client, of_uk, "a")
         shift(client, "ended", -5)
-        for same in (of_uk, config):
+        for same in (of_uk, EXACT):
             with pytest.raises(RunOver):
                 join(client, same, age=8)
-        other = join(client, of_de, age=8)
-        assert other.joined.new
-        assert other.joined.config.arguments == "2 de"
-
-    def test_a_name_of_another_crawl(self, client: redis.Redis) -> None:
-        """Where a run of that name is complete, a worker with other arguments is refused: it would
-        end as if all that it was to fetch were there."""
-        of_uk, of_de = (replace(EXACT, arguments=text) for text in ("1 uk", "2 de"))
+        assert join(client, of_de, age=8).joined.config.arguments == "2 de"
+        client.flushall()
         of_today = RunTerms("today")
         complete(client, of_uk, "a", terms=of_today)
         with pytest.raises(ConfigurationMismatch, match="'uk' there and 'de' here"):
@@ -199,7 +176,7 @@ class TestAge:
                 if sha == load("run/join").sha and not client.exists(key("meta")):
                     complete(client, EXACT, "a")
                     ended = int(client.hget(key("meta"), "ended"))  # type: ignore[arg-type]
-                    wait_until(lambda: _now(client) > ended + 300_000, 10, "it is on its way")
+                    wait_until(lambda: now(client) > ended + 300_000, 10, "it is on its way")
                 return await super().evalsha(sha, *args)
 
         async def join_slowly() -> None:
@@ -211,15 +188,6 @@ class TestAge:
         with pytest.raises(RunOver):
             asyncio.run(join_slowly())
 
-    def test_kept_alive(self, client: redis.Redis, config: FrontierConfig) -> None:
-        """A worker that stays opens the run again instead."""
-        first = complete(client, config, "a", "b", "c")
-        worker = join(client, config, age=8, terms=KEEP_ALIVE)
-        assert not worker.joined.new
-        assert worker.joined.run == first.joined.run
-        assert send(worker, "a", "x", "y") == 2
-        assert crawl(worker) == ["x", "y"]
-
     def test_a_killed_worker_ended_long_ago(
         self, client: redis.Redis, config: FrontierConfig
     ) -> None:
@@ -228,7 +196,7 @@ class TestAge:
         send(worker, "a", "b", "c")
         crawl(worker)
         for shard in range(config.shards):  # the last sign was 100 s ago
-            client.zadd(key("workers", shard), {worker.id: _now(client) - 40_000_000})
+            client.zadd(key("workers", shard), {worker.id: now(client) - 40_000_000})
         shift(client, "began", -200)
         with pytest.raises(RunOver, match=r"10[0-3] s ago"):
             join(client, config, age=110)
@@ -269,20 +237,6 @@ class TestNamed:
         assert anew.joined.new
         assert anew.joined.name == frontier.status()["run_name"] == "tuesday"
         assert crawl(anew) == []
-
-    def test_without_a_name(self, client: redis.Redis) -> None:
-        """A worker without a name joins a named run; after its end it begins one without."""
-        first = named(client, EXACT, "monday")
-        second = join(client, EXACT)
-        assert second.joined.run == first.joined.run
-        for worker in (first, second):
-            crawl(worker)
-        first.leave()
-        second.exchange()
-        assert second.leave()
-        third = join(client, EXACT)
-        assert third.joined.new
-        assert third.joined.name == ""
 
     def test_a_push_opens_it_again(
         self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
@@ -336,10 +290,11 @@ class TestKeepSeen:
         """A filter cannot forget: what was not fetched goes over into the new run."""
         first = join(client, config, terms=KEEP_SEEN)
         send(first, "a", "b", "c", "d", "e", "f")
-        for lease in claim(first)[:3]:
+        ended = claim(first)[:3]
+        for lease in ended:
             first.finish(lease, "dead" if lease.entry == b"a" else "done", reason="test")
         first.exchange_all()
-        done = {"a", "b", "c", "d", "e", "f"} - {e.decode() for e in _unfinished(client, config)}
+        done = {lease.entry.decode() for lease in ended}
         first.enqueue("later", slot=HOSTS[0], delay=1)
         first.exchange()
         expire(client, first)  # with leases
@@ -364,20 +319,17 @@ class TestKeepSeen:
 
 
 class TestKeepAlive:
-    @pytest.mark.parametrize("killed", [False, True])
     def test_restarted_while_idle(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier, killed: bool
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
     ) -> None:
-        """Dead letters and the dupefilter stay, whether the workers left or were killed."""
+        """Dead letters and the dupefilter stay, whether a worker left or was killed."""
         workers = [join(client, config, terms=KEEP_ALIVE) for _ in range(2)]
         for worker in workers:
             send(worker, "a", "b", "c")
         crawl(workers[0], dead="a")
         workers[1].exchange_all()
-        if killed:
-            expire(client, *workers)
-        else:
-            assert [worker.leave() for worker in workers] == [False, False]
+        expire(client, workers[0])
+        assert not workers[1].leave()
         assert frontier.status()["state"] == "stopped"
         assert push(frontier) == 3
         again = join(client, config, terms=KEEP_ALIVE)
@@ -415,32 +367,11 @@ class TestEnd:
                 break
         assert calls_made == (2 if config.shards == 1 else 5)
 
+    @pytest.mark.parametrize("how", ["push", "push by one who joined before", "requeue"])
     def test_a_push_meanwhile(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier, how: str
     ) -> None:
         """Nothing that was accepted is in a complete run, wherever the push gets in between."""
-        for calls_made, joins_before in itertools.product(range(5), (True, False)):
-            client.flushall()
-            worker = join(client, config)
-            send(worker, "a", "b", "c")
-            crawl(worker)
-            for session in reversed(worker.sessions):
-                worker._give_back(session)
-            joined = frontier._begin() if joins_before else None
-            conclusion = Under(client, runs.complete(NAME, worker.joined.run))
-            conclusion.go(calls_made)
-            assert push(frontier, joined) == 3
-            conclusion.go()
-            assert state(client) == "open"
-            check(client, config)
-            heir = join(client, config)
-            assert not heir.joined.new
-            assert len(crawl(heir)) == 3
-            assert heir.leave()
-
-    def test_requeue_meanwhile(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
         for calls_made in range(5):
             client.flushall()
             worker = join(client, config)
@@ -448,13 +379,17 @@ class TestEnd:
             crawl(worker, dead="a b c")
             for session in reversed(worker.sessions):
                 worker._give_back(session)
+            joined = frontier._begin() if "before" in how else None
             conclusion = Under(client, runs.complete(NAME, worker.joined.run))
             conclusion.go(calls_made)
-            assert frontier.requeue() == 3
+            assert (frontier.requeue() if how == "requeue" else push(frontier, joined)) == 3
             conclusion.go()
+            assert state(client) == "open"
+            check(client, config)
             heir = join(client, config)
             assert not heir.joined.new
-            assert crawl(heir) == ["a", "b", "c"]
+            assert len(crawl(heir)) == 3
+            assert heir.leave()
 
     def test_a_sealed_shard_takes_nothing(self, client: redis.Redis) -> None:
         """What a worker that has just joined wants to add to a shard that was looked at for the
@@ -475,28 +410,6 @@ class TestEnd:
         session.received(reply)
         worker.exchange(shard=1)
         assert [lease.entry for lease in worker.claim(1, shard=1)] == [b"late"]
-
-    def test_a_beginning_that_is_cut_off(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
-        """A shard may still be in the run that is complete: nobody waits for it to be opened."""
-        for calls_made, pushes in itertools.product(range(1, 9), (True, False)):
-            client.flushall()
-            worker = join(client, config)
-            send(worker, "a", "b", "c")
-            crawl(worker, dead="a b c")
-            joined = frontier._begin()
-            assert worker.leave()
-            letters = [letter.id for letter in frontier.dead()]
-            Under(client, runs.join(NAME, _newcomer(config))).go(calls_made)
-            if pushes:
-                assert push(frontier, joined) == 3
-            else:
-                with contextlib.suppress(FrontierLost):
-                    frontier.requeue(letters)
-            again = join(client, config)
-            claim(again)
-            check(client, config)
 
 
 # --- how a run begins --------------------------------------------------------------------------
@@ -559,9 +472,9 @@ class TestBegin:
         claim(old)
         expire(client, old)
         shift(client, "began", -60)
-        now = _now(client)
+        began = now(client)
         newcomers = [
-            replace(_newcomer(config, f"w{n}"), terms=ANEW, since=now - n * 1_000_000)
+            replace(_newcomer(config, f"w{n}"), terms=ANEW, since=began - n * 1_000_000)
             for n in range(3)
         ]
         joined = in_turn(
@@ -612,19 +525,6 @@ class TestReset:
                 break
         assert calls_made > 4
 
-    def test_with_a_producer(self, client: redis.Redis) -> None:
-        """A push while a reset is under way is part of the next run."""
-        for calls_made in range(1, 9):
-            client.flushall()
-            worker = join(client, EXACT)
-            send(worker, *"abcdef")
-            reset = Under(client, runs.reset(NAME, [0], force=True))
-            reset.go(calls_made)
-            with Frontier.from_url(url_of(client), NAME, config=EXACT) as frontier:
-                assert frontier.push([f"http://host{n}.example/" for n in range(9)]).accepted == 9
-                reset.go()
-                assert frontier.status()["queued"] == 9
-
 
 # --- at maxmemory ------------------------------------------------------------------------------
 
@@ -667,11 +567,6 @@ class TestFull:
 
 
 # --- helpers -----------------------------------------------------------------------------------
-
-
-def _now(client: redis.Redis) -> int:
-    seconds, microseconds = client.time()
-    return int(seconds) * 1_000_000 + int(microseconds)
 
 
 def _newcomer(config: FrontierConfig, worker: str = "new") -> runs.Newcomer:
@@ -731,21 +626,6 @@ def push(frontier: Frontier, joined: calls.Joined | None = None) -> int:
         return frontier.push(seeds).accepted
     finally:
         frontier._begin = begin  # type: ignore[method-assign]
-
-
-def _unfinished(client: redis.Redis, config: FrontierConfig) -> list[bytes]:
-    found = []
-    for shard in range(config.shards):
-        real = read_shard(client, NAME, shard)
-        found += [entry[1:] for entry in real.waiting()]
-        found += [
-            record.rsplit(b":", 1)[1][len(host) + 1 :]
-            for held in real.leases.values()
-            for record in held.values()
-            for host in HOSTS
-            if record.rsplit(b":", 1)[1].startswith(host.encode())
-        ]
-    return found
 
 
 @pytest.mark.parametrize("how", ["come back", "stay away"])

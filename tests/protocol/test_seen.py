@@ -15,7 +15,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lab.servers import RedisServer
+from lab.servers import RedisServer, full
 from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.bitmap_layout import Layer, bitmap_layers
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -42,8 +42,11 @@ end}
 
 
 def fingerprint(value: object) -> bytes:
-    """20 bytes, as Scrapy's: SHA-1 of something."""
-    return hashlib.sha1(repr(value).encode()).digest()
+    """20 bytes, as Scrapy's, or, as a project's fingerprinter may give, 32 or few."""
+    name = repr(value).encode()
+    if name.endswith(b"7"):
+        return hashlib.sha256(name).digest()
+    return name if name.endswith(b"8") else hashlib.sha1(name).digest()
 
 
 DROP_KEYS = resources.files("scrapy_redisq.frontier").joinpath("lua/shared/filters.lua").read_text()
@@ -113,8 +116,10 @@ def test_new_once(client: redis.Redis, backend: str) -> None:
 
 @backends
 def test_as_a_set(client: redis.Redis, backend: str) -> None:
-    """Calls of any sizes and repeats answer as a Python set would."""
+    """Calls of any sizes and repeats answer as a Python set would, and the status counts what was
+    recorded. To ask for it makes nothing."""
     seen = make(client, backend, rate=1e-9)
+    assert (seen.status().count, client.dbsize()) == (0, 0)
 
     @settings(
         max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -138,7 +143,7 @@ def test_as_a_set(client: redis.Redis, backend: str) -> None:
 def test_drop_in_bounded_steps(client: redis.Redis, backend: str) -> None:
     """Dropping deletes at most so many keys a call, in the end all, and no other filter's."""
     seen = make(client, backend, capacity=1000)
-    seen.add(range(20_000))
+    seen.add(range(5_000))
     client.set(f"{BASE}1", "another filter")
     before = client.dbsize()
     calls = 1
@@ -183,42 +188,11 @@ def test_other_answers_are_errors(client: redis.Redis, answer: str) -> None:
 @backends
 def test_other_settings_go_on(client: redis.Redis, backend: str) -> None:
     """A kept filter keeps what it was made with when the settings change."""
-    make(client, backend, rate=1e-3, capacity=1000).add(range(8000))
+    make(client, backend, rate=1e-3, capacity=1000).add(range(4000))
     changed = make(client, backend, rate=1e-6, capacity=50_000)
-    assert changed.add(range(8000)).count(1) == 0
-    assert changed.add([f"later {i}" for i in range(5000)]).count(0) <= 15
+    assert changed.add(range(4000)).count(1) == 0
+    assert changed.add([f"later {i}" for i in range(2500)]).count(0) <= 10
     assert changed.status().expected_loss <= 1e-3
-
-
-@backends
-def test_status(client: redis.Redis, backend: str) -> None:
-    """The status counts what was recorded, and knows how much fits and is lost at most."""
-    seen = make(client, backend, rate=1e-3, capacity=2000)
-    assert seen.status().count == 0
-    assert client.dbsize() == 0  # asking makes nothing
-    recorded = sum(seen.add(range(1500)))
-    status = seen.status()
-    assert status.count == recorded <= status.capacity
-    assert 0 < status.expected_loss <= 1e-3
-
-
-def test_status_of_shards() -> None:
-    """Several shards together: sums, and the loss weighted by their sizes."""
-    total = SeenStatus.total([SeenStatus(100, 200, 0.01), SeenStatus(300, 300, 0.02)])
-    assert total == SeenStatus(400, 500, pytest.approx(0.0175))
-    assert SeenStatus.total([]) == SeenStatus(0, 0, 0.0)
-
-
-@backends
-def test_fingerprints_of_any_length(backend: str) -> None:
-    """20 bytes are used as they are; other lengths, as of custom fingerprinters, are hashed."""
-    seen = SeenFilter(backend)
-    of_20 = bytes(range(20))
-    assert seen.encode(of_20) == (str(0x0001020304050607) if seen.name == "exact" else of_20)
-    encoded = {seen.encode(value) for value in (b"", b"a", b"a" * 19, b"a" * 21, b"a" * 32)}
-    assert len(encoded) == 5
-    if seen.name != "exact":
-        assert all(len(value) == 20 for value in encoded)
 
 
 # --- Bloom filters -----------------------------------------------------------------------------
@@ -239,7 +213,7 @@ def test_false_positives(client: redis.Redis, backend: str, times: int) -> None:
 
 def test_redisbloom_size(each_server: RedisServer) -> None:
     """At 1e-6: 5 bytes a URL at the designed size, 9 while growing to 30 times of it."""
-    capacity, taken = 2000, []
+    capacity, taken = 1000, []
     with each_server.client() as client:
         seen = make(client, "redisbloom", capacity=capacity)
         for first in range(0, 30 * capacity, 1000):
@@ -278,17 +252,17 @@ def blocked_bloom_error(load: float) -> float:
 
 
 @pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3, 0.1])
-@pytest.mark.parametrize("capacity", [1000, 10_000_000_000])
-def test_bitmap_shape(rate: float, capacity: int) -> None:
+def test_bitmap_shape(rate: float) -> None:
     """Layers hold what was asked for, and their errors together stay below the rate."""
-    layers = bitmap_layers(rate, capacity)
-    assert layers[0].capacity >= capacity
+    layers = bitmap_layers(rate, 1_000_000)
+    assert layers[0].capacity >= 1_000_000
     assert sum(layer.error for layer in layers) < rate
     for layer in layers:
         assert layer.blocks_per_segment * 128 <= 32 * 1024 * 1024
+    for layer in layers[:5]:
         error = min(layer.error, 0.01)
         assert 0.8 < blocked_bloom_error(layer.capacity / layer.blocks) / error <= 1
-    assert sum(layer.capacity for layer in layers) > 1000 * capacity
+    assert sum(layer.capacity for layer in layers) > 1_000_000_000
 
 
 @pytest.mark.parametrize("capacity", [100_000, 1_000_000, 10_000_000])
@@ -306,35 +280,25 @@ def test_bitmap_size(capacity: int) -> None:
 # --- exact -------------------------------------------------------------------------------------
 
 
-def test_exact_has_no_false_positives(redis_server: RedisServer) -> None:
-    """20,000 fingerprints are each new, then each known, in integer sets of 10 bytes a URL."""
-    with redis_server.client() as client:
-        seen = make(client, "exact", capacity=10_000)
-        assert seen.add(range(20_000)).count(0) == 0
-        assert seen.add(range(20_000)).count(1) == 0
-        buckets = list(client.scan_iter(f"{BASE}:*"))
-        assert len(buckets) == pytest.approx(20_000 / 192, abs=2)
-        assert sum(client.memory_usage(bucket) or 0 for bucket in buckets) / 20_000 <= 10.5
-        sizes = [client.scard(bucket) for bucket in buckets]
-        assert sum(sizes) == 20_000
-        assert max(sizes) <= 512
-        assert {client.object("encoding", bucket) for bucket in buckets} == {b"intset"}
-
-
 @pytest.mark.parametrize("intset_entries", [512, 64])
 def test_exact_grows(redis_server: RedisServer, intset_entries: int) -> None:
-    """Far past its capacity no fingerprint is lost by the splits, whatever kind the sets are."""
+    """Far past its capacity no fingerprint is lost by the splits, and none is taken for another,
+    whatever kind the sets are; as integer sets they take 10 bytes a URL."""
     with redis_server.client() as client:
         client.config_set("set-max-intset-entries", intset_entries)
         try:
             seen = make(client, "exact", capacity=1000)
-            for first in range(0, 16_000, 4000):
-                assert seen.add(range(first, first + 4000)).count(0) == 0
-                assert seen.add(range(first + 4000)).count(1) == 0
-            sizes = [client.scard(bucket) for bucket in client.scan_iter(f"{BASE}:*")]
-            assert sum(sizes) == seen.status().count == 16_000
-            assert len(sizes) == pytest.approx(16_000 / 192, abs=2)
+            for first in range(0, 8_000, 2_000):
+                assert seen.add(range(first, first + 2_000)).count(0) == 0
+                assert seen.add(range(first + 2_000)).count(1) == 0
+            buckets = list(client.scan_iter(f"{BASE}:*"))
+            sizes = [client.scard(bucket) for bucket in buckets]
+            assert sum(sizes) == seen.status().count == 8_000
+            assert len(sizes) == pytest.approx(8_000 / 192, abs=2)
             assert max(sizes) <= 512
+            if intset_entries == 512:
+                taken = sum(client.memory_usage(bucket) or 0 for bucket in buckets)
+                assert taken / 8_000 <= 10.5
         finally:
             client.config_set("set-max-intset-entries", 512)
 
@@ -383,7 +347,7 @@ def known(client: redis.Redis, worker: Worker, url: str) -> bool | None:
 @backends
 def test_from_one_to_two_ttls(client: redis.Redis, backend: str) -> None:
     """A URL is a duplicate for one TTL and no longer than two, however often and how seldom it is
-    asked for; there are never more than two generations."""
+    asked for; there are never more than two generations, and a reset deletes both."""
     make(client, backend)
     kind = "exact" if backend == "exact" else "bloom"
     config = FrontierConfig(dupefilter=kind, backend=backend, capacity=1_000)
@@ -403,6 +367,8 @@ def test_from_one_to_two_ttls(client: redis.Redis, backend: str) -> None:
         assert len(sweep(client, backend)) <= 2
         assert client.llen(f"{META[:-4]}trash") == 0
     assert execute(client, admin.seen_status(NAME, 0, worker.seen)).count >= 1
+    worker.do(runs.reset(NAME, [0], force=True))
+    assert client.dbsize() == 0
 
 
 @pytest.mark.servers("ends")
@@ -472,21 +438,8 @@ def test_runs_and_other_ttls(client: redis.Redis) -> None:
     assert client.hmget(META, "older", "rotates", "seen_ttl") == [None] * 3
 
 
-def test_a_reset_deletes_both(client: redis.Redis) -> None:
-    """And what was thrown away before."""
-    worker = Worker(client, NAME, EXACT, seen_ttl=TTL)
-    for _ in range(3):
-        assert is_new(worker, *(f"{n}" for n in range(300)))
-        wait(client, 2 * TTL)
-    assert is_new(worker, "a")
-    wait(client, TTL)
-    assert is_new(worker, "b")
-    worker.do(runs.reset(NAME, [0], force=True))
-    assert client.dbsize() == 0
-
-
 def test_the_memory_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It forgets in a tenth of the TTL, also what it is asked about all the time."""
+    """It forgets in a tenth of the TTL, also what it is asked about all the time. It is bounded."""
     clock = Clock()
     monkeypatch.setattr("scrapy_redisq.frontier.seen.time", clock)
     with_ttl, without = SeenCache(ttl=TTL), SeenCache()
@@ -497,6 +450,11 @@ def test_the_memory_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
         clock.ahead += TTL / 30
     assert "a" not in with_ttl
     assert "a" in without
+    small = SeenCache(size=10)
+    for n in range(35):
+        small.add(n)
+    assert all(n in small for n in range(25, 35))
+    assert sum(n in small for n in range(35)) <= 20
 
 
 # --- which backend -----------------------------------------------------------------------------
@@ -504,12 +462,15 @@ def test_the_memory_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.servers("every")
 def test_probe(each_server: RedisServer, client: redis.Redis) -> None:
-    """Probing runs the commands, tells servers with RedisBloom from others, and leaves nothing."""
+    """Probing runs the commands, tells servers with RedisBloom from others, full ones too, and
+    leaves nothing."""
     loaded = any(
         module[b"name"] == b"bf" if isinstance(module, dict) else b"bf" in module
         for module in client.module_list()
     )
     assert probe(client) == loaded
+    with full(client):
+        assert probe(client) == loaded
     assert client.dbsize() == 0
 
 
@@ -524,14 +485,3 @@ def test_probe_under_acl(client: redis.Redis, each_server: RedisServer) -> None:
         assert client.dbsize() == 0
     finally:
         client.execute_command("ACL", "DELUSER", "crawler")
-
-
-@pytest.mark.servers("every")
-def test_probe_at_maxmemory(client: redis.Redis) -> None:
-    """A worker that joins a full server learns what it can do as on any other."""
-    loaded = probe(client)
-    client.config_set("maxmemory", 1)
-    try:
-        assert probe(client) == loaded
-    finally:
-        client.config_set("maxmemory", 0)

@@ -15,11 +15,11 @@ import redis
 import redis.asyncio
 from msgspec.structs import replace
 
-from lab.servers import RedisServer, any_server, full, wait_until
+from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierLost, ShardLost
 from scrapy_redisq.frontier import calls, resend, runs, shard_session
-from scrapy_redisq.frontier.names import key_prefix, meta_key
+from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from scrapy_redisq.server.connection import open_server
@@ -148,35 +148,6 @@ def die(servers: Servers, worker: Worker) -> None:
         execute(servers, call)
 
 
-def test_a_link_is_lost_with_its_worker(servers: Servers) -> None:
-    """A page is finished, its link acknowledged; the link's server loses its end, and the worker
-    dies. Another worker sends the link from the post that the page has left."""
-    first, second = servers.member(), servers.member()
-    servers.lose(1, leave_a_post(servers, first))
-    die(servers, first)
-    assert fetched(second) == []
-    second.exchange()
-    assert second.waiting() == 0, "it is not due yet"
-    assert sends_the_post(servers, second)
-
-
-def test_the_sender_sends_it_again(servers: Servers) -> None:
-    """Whoever lives does not wait for the post. Its leases on other shards stay."""
-    worker = servers.member()
-    lease = page(worker)
-    before = servers.keys(1)
-    link(worker, lease)
-    servers.lose(1, before)
-    worker.exchange(shard=1)  # is told of it
-    assert worker.rejoins == 1
-    assert lease.id in worker.holding
-    assert fetched(worker) == ["link"]
-    worker.finish(lease)
-    reply = worker.exchange()
-    assert reply is not None
-    assert reply.finished == 1
-
-
 def test_a_post_goes_when_its_links_are_safe(servers: Servers) -> None:
     """Not by the time that has passed: the server must have said since that it has lost nothing."""
     worker = servers.member()
@@ -196,30 +167,17 @@ def test_a_post_goes_when_its_links_are_safe(servers: Servers) -> None:
 
 
 def test_a_post_is_taken_by_one_who_dies(servers: Servers) -> None:
-    """It becomes due again, and others take it."""
+    """A page is finished, its link acknowledged; the link's server loses its end, and the worker
+    dies. Another one takes the post that the page has left, and dies, too: it becomes due again,
+    and whoever is there sends the link."""
     first, second, third = servers.member(), servers.member(), servers.member()
     servers.lose(1, leave_a_post(servers, first))
+    die(servers, first)
     servers.posts_are_due(0)
     second.exchange()  # takes it, and dies
     third.exchange()
     assert third.waiting() == 0, "the second one has it"
     assert sends_the_post(servers, third)
-
-
-def test_a_shard_that_is_away_holds_back_no_end(servers: Servers) -> None:
-    """The page is finished on its own shard before the other one has answered; the crawl goes on
-    beside it, and is not complete."""
-    worker = servers.member()
-    lease = page(worker)
-    for number in range(5):
-        worker.enqueue(f"{number}", slot=HOSTS[1], page=lease)
-        worker.exchange(shard=1, lose="request")
-    worker.finish(lease)
-    reply = worker.exchange()
-    assert reply is not None
-    assert (reply.finished, reply.complete) == (1, False)
-    worker.exchange(shard=1)
-    assert fetched(worker) == ["0", "1", "2", "3", "4"]
 
 
 def end(worker: Worker, servers: Servers) -> bool:
@@ -230,19 +188,13 @@ def end(worker: Worker, servers: Servers) -> bool:
     return worker.complete and worker.leave()
 
 
-def beside_a_dead_one(servers: Servers) -> Worker:
-    """-> a worker that has done all but the post which another one, now dead, left on shard 0."""
+def test_a_post_keeps_the_run_open(servers: Servers) -> None:
+    """Nobody completes a run while a post is left, and it completes when it is gone."""
     first, second = servers.member(), servers.member()
     leave_a_post(servers, first)
     (there,) = second.claim(1, shard=1)
     second.finish(there)
     die(servers, first)
-    return second
-
-
-def test_a_post_keeps_the_run_open(servers: Servers) -> None:
-    """Nobody completes a run while a post is left, and it completes when it is gone."""
-    second = beside_a_dead_one(servers)
     for _ in range(3):
         servers.clock.ahead += 31
         assert not second.exchange_all()
@@ -255,15 +207,6 @@ def test_a_post_keeps_the_run_open(servers: Servers) -> None:
     assert third.joined.run == second.joined.run
     servers.posts_are_due(0)
     assert end(third, servers)
-
-
-def test_a_full_server(servers: Servers) -> None:
-    """What a dead worker has posted is taken from a server at its maxmemory: its links may be of
-    one that has room."""
-    second = beside_a_dead_one(servers)
-    servers.posts_are_due(0)
-    with full(servers.clients[0]):
-        assert end(second, servers)
 
 
 def test_shard_0_waits_for_start_requests_elsewhere(servers: Servers) -> None:
@@ -310,18 +253,6 @@ def test_a_shard_that_has_lost_the_run(servers: Servers) -> None:
     assert now.keys() == waiting.keys()
     first.do(runs.reset(NAME, (0, 1, 2), force=False))
     assert servers.member().joined.new
-
-
-def test_a_shard_that_has_just_begun(servers: Servers) -> None:
-    """What it has lost is not older than what all workers would ask for again: it begins anew."""
-    first = servers.member()
-    servers.lose(1, {})
-    die(servers, first)
-    second = servers.member()
-    assert second.joined.run == first.joined.run
-    second.enqueue("start", slot=HOSTS[1])
-    second.exchange(shard=1)
-    assert fetched(second) == ["start"]
 
 
 @pytest.mark.parametrize("all_of_it", [True, False])
@@ -413,27 +344,6 @@ def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
     assert worker.do(runs.is_idle(NAME, (0, 1, 2), workers))
 
 
-def test_a_push_to_a_shard_that_has_lost_its_seal(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run was completed between the producer's look and its push, and the shard does not know
-    that any more: shard 0 is told of the push, so that the run goes on."""
-    with (
-        redis_server.client() as client,
-        Frontier.from_url(redis_server.url, NAME, config=CONFIG) as frontier,
-    ):
-        monkeypatch.setattr(frontier._server, "masters", 3)
-        call = frontier._push_call
-
-        def call_late(*args: Any) -> Any:
-            client.hset(meta_key(NAME, 0), "state", "complete")
-            return call(*args)
-
-        monkeypatch.setattr(frontier, "_push_call", call_late)
-        assert frontier.push([{"url": "http://x/", "meta": {"download_slot": HOSTS[2]}}]).accepted
-        assert client.hget(meta_key(NAME, 0), "state") == b"open"
-
-
 @pytest.fixture
 def view(redis_server: RedisServer, servers: Servers) -> Iterator[Frontier]:
     """As people see the three servers."""
@@ -490,7 +400,7 @@ def test_replicas_are_waited_for() -> None:
             assert joined.run == "run"
             return confirmed
 
-    with RedisServer(any_server()) as master:
+    with RedisServer(any_server(), "--repl-diskless-sync-delay", "0") as master:
         with RedisServer(any_server(), "--replicaof", f"127.0.0.1 {master.port}") as replica:
             with replica.client() as client:
                 info: Any = client.info

@@ -92,26 +92,6 @@ def test_replicas_that_are_away_are_remembered() -> None:
     assert net.hash_slots.alone_at() == -math.inf
 
 
-def test_a_slot_that_has_moved_is_followed_and_the_map_looked_at() -> None:
-    """The named node at once, also where the new map does not know it yet; nothing else again."""
-    net = Net()
-    net.answers = [MovedError(f"1 {D[0]}:{D[1]}"), b"value"]
-    assert net.send() == b"value"
-    assert net.nodes == [A, D]
-    net.send()
-    assert net.nodes == [A, D, D]
-    assert len(net.looks) == 1  # the second one would come too early
-
-
-def test_a_slot_that_was_nobodys_is_found_when_somebody_has_it() -> None:
-    """Also where the cluster is in order without it (cluster-require-full-coverage no)."""
-    net = Net([entry(SLOTS // 2, SLOTS - 1, B)])
-    with pytest.raises(ClusterDownError):
-        net.send()
-    net.seen, net.now = halves(A, B), net.now + 1
-    assert net.send() == b"done"
-
-
 def test_a_slot_that_has_moved_to_a_node_without_a_name_is_found_by_the_map() -> None:
     """MOVED says "?" where nodes are called by hostnames, and that one has none."""
     net = Net()
@@ -128,35 +108,6 @@ def test_nodes_that_name_each_other_do_not_keep_a_command_for_ever() -> None:
     net.answers = [MovedError(f"1 {node[0]}:{node[1]}") for node in (B, A) * 5]
     assert isinstance(net.send(), MovedError)
     assert len(net.sent) == 5
-
-
-def test_a_command_without_an_answer_is_not_sent_again() -> None:
-    """The next one looks at the map first, and goes where the slot is by then."""
-    net = Net()
-    net.send()
-    net.away.add(A)
-    with pytest.raises(redis.ConnectionError):
-        net.send()
-    assert net.nodes == [A, A]
-    net.seen = halves(D, B)
-    net.now += 1
-    net.send()
-    assert net.nodes[-1] == D
-    assert net.looks == [C, C]  # not the one that is away
-
-
-def test_when_all_are_away_those_are_asked_that_the_url_names() -> None:
-    """They may have other addresses by then. What was known stays until somebody answers."""
-    net = Net()
-    net.send()
-    net.away = {A, B, C}
-    with pytest.raises(redis.ConnectionError):
-        net.send()
-    net.now += 1
-    with pytest.raises(redis.ConnectionError):
-        net.send()
-    assert net.looks[1:] == [C, B, A]  # that one has just failed
-    assert net.hash_slots.map.masters == (A, B)
 
 
 def test_a_node_that_sees_the_cluster_out_of_order_is_not_believed() -> None:

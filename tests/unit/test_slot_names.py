@@ -35,20 +35,6 @@ def test_more_shards_than_masters_are_spread_as_evenly() -> None:
             assert set(load.values()) == {12 // masters}
 
 
-def test_one_server_keeps_the_numbers() -> None:
-    config = FrontierConfig(shards=3).laid_out(0)
-    assert config.shard_numbers("shop") == (0, 1, 2)
-    assert {config.shard_of("shop", str(n)) for n in range(50)} == {0, 1, 2}
-    assert FrontierConfig(any_shards=True).laid_out(0) == FrontierConfig()
-    assert numbers_of_any("shop", 4, spread=False) == (0, 1, 2, 3)
-
-
-def test_what_a_run_was_begun_with_is_read_from_meta() -> None:
-    config = FrontierConfig(shards=3, any_shards=True).laid_out(5)
-    stored = FrontierConfig.from_meta(config.to_meta())
-    assert stored.shards == 5 and stored.spread and not stored.any_shards
-
-
 def test_former_shards_are_known_by_their_numbers() -> None:
     before = set(shard_numbers("shop", 2, spread=True)) | set(shard_numbers("shop", 5, spread=True))
     assert before <= set(numbers_of_any("shop", 5, spread=True))

@@ -114,10 +114,6 @@ class BookSpider(scrapy.Spider):
     def parse_part(self, number: int, colour: Any, response: Any, **kwargs: Any) -> Any:
         return self, (number, colour, response), kwargs
 
-    @classmethod
-    def parse_class(cls, response: Any) -> Any:
-        return cls
-
     @staticmethod
     def parse_static(response: Any) -> Any:
         return response
@@ -193,34 +189,29 @@ class TestValues:
             (Rights.READ | Rights.WRITE, ": tests.unit.test_value_classes.Rights: a combina", ""),
             (lambda: None, ": function", "plain values"),
             (Cyclic(), "['itself']", ""),
-            (Unlisted(), ": tests.unit.test_value_classes.Unlisted", "REDISQ_VALUE_CLASSES"),
+            (Unlisted(), f": {__name__}.Unlisted", f"list {__name__}.Unlisted in REDISQ_VALUE_CL"),
+            (
+                [Unlisted],
+                f"[0]: class {__name__}.Unlisted",
+                f"list {__name__}.Unlisted in REDISQ_VAL",
+            ),
+            (
+                asyncio.Lock(),
+                ": asyncio.locks.Lock",
+                "list asyncio.locks.Lock in REDISQ_VALUE_CLASSES",
+            ),
         ],
     )
     def test_what_cannot_be_stored_is_named(
         self, serializer: Serializer, value: Any, place: str, cure: str
     ) -> None:
-        """Where it is, and what helps."""
+        """Where it is, and what helps: plain values, or to list the class. Only the project knows
+        what its objects hold."""
         with pytest.raises(Unserializable) as caught:
             serializer.dumps(Request(URL, meta={"a": value}))
         told = caught.value
         assert str(told).startswith(f"meta['a']{place}")
         assert cure in told.cure
-
-    @pytest.mark.parametrize(
-        ("value", "what"),
-        [
-            (Unlisted, f"class {__name__}.Unlisted"),
-            (_OtherItem(), f"{__name__}._OtherItem"),
-            (asyncio.Lock(), "asyncio.locks.Lock"),
-        ],
-    )
-    def test_what_helps(self, spider: BookSpider, value: Any, what: str) -> None:
-        """Plain values, or to list the class: only the project knows what its objects hold."""
-        with pytest.raises(Unserializable) as caught:
-            Serializer(spider, max_bytes=1 << 16).dumps(Request(URL, meta={"a": [value]}))
-        assert str(caught.value) == f"meta['a'][0]: {what}"
-        assert "give plain values in its place" in caught.value.cure
-        assert f"list {what.removeprefix('class ')} in REDISQ_VALUE_CLASSES" in caught.value.cure
 
     def test_classes_themselves(self, spider: BookSpider) -> None:
         """Those that are listed, as in scrapy-poet's ``meta["inject"]``; two make two requests."""
@@ -310,34 +301,17 @@ class TestWhatRedisSays:
             serializer.dumps(Request(URL, meta={"a": held_by_spider}))
 
     def test_tools_that_know_no_class(self, serializer: Serializer) -> None:
-        """They show what is stored, and hand it on unchanged."""
-        meta = {"retry_times": 2, "book": [Book(title="A")]}
-        entry = serializer.dumps(Request(URL, meta=meta))
+        """They show what is stored, and hand it on unchanged, also in sets and as keys."""
+        meta = {"book": [Book(title="A")], "tags": {Tag("a"), Tag("b")}, "of": {Frozen((1,)): 1}}
+        entry = serializer.dumps(Request(URL, meta={**meta, "retry_times": 2}))
         assert loads_fields(entry)["meta"]["book"] == [
             (f"{__name__}.Book", {"_values": {"title": "A"}})
         ]
-        again = forget_retries(entry)
-        assert again is not None
-        assert serializer.loads(again).meta == {"book": [Book(title="A")]}
-
-    def test_changed_without_the_class_in_a_set(self, serializer: Serializer) -> None:
-        """Objects may be in sets, and keys, of requests that come again."""
-        meta = {"tags": {Tag("a"), Tag("b")}, "of": {Frozen((1,)): 1}}
-        entry = serializer.dumps(Request(URL, meta={**meta, "retry_times": 1}))
-        again = next_time(entry, b"i" * 16, {}, {})
-        assert serializer.loads(again).meta == meta
-        assert serializer.loads(forget_retries(entry) or b"").meta == meta
+        for again in (forget_retries(entry), next_time(entry, b"i" * 16, {}, {})):
+            assert serializer.loads(again or b"").meta == meta
 
 
 class TestCallbacks:
-    def test_static_and_class_methods(self, serializer: Serializer, spider: BookSpider) -> None:
-        """They are found by name, as other methods of the spider's class are."""
-        request = Request(URL, callback=spider.parse_static, errback=spider.parse_class)
-        loaded = serializer.loads(serializer.dumps(request))
-        assert loaded.callback is BookSpider.parse_static
-        assert loaded.errback is not None
-        assert loaded.errback("failure") is BookSpider  # type: ignore[arg-type]
-
     def test_partials_of_methods(self, serializer: Serializer, spider: BookSpider) -> None:
         """With what they are given, objects of the project too."""
         callback = partial(partial(spider.parse_part, 1), Colour.RED, book=Book(title="A"))
