@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -68,28 +67,6 @@ async def test_a_long_list_is_shown_as_it_comes() -> None:
         go.clear()
         assert (await listed.get())[:2] == (some, True)
         go.set()
-
-
-def test_who_has_changed_something_sees_it_in_the_list() -> None:
-    """However long it takes to read that anew."""
-    entries, pause = [1], 0.0
-
-    def read() -> Iterator[int]:
-        time.sleep(pause)
-        yield from list(entries)
-
-    async def scenario() -> None:
-        nonlocal pause
-        with ThreadPoolExecutor() as threads:
-            listed = Listed(threads, read, lasts=0.0)
-            assert (await listed.get())[:2] == ([1], True)
-            pause = 0.2
-            entries.append(2)
-            assert (await listed.get())[:2] == ([1], True)
-            listed.forget()
-            assert (await listed.get())[:2] == ([1, 2], True)
-
-    asyncio.run(scenario())
 
 
 def sample(at: int, **counts: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,38 +112,6 @@ def test_the_description_holds_where_no_files_are(sdist: Path) -> None:
     assert description.startswith("# scrapy-redisq\n")
     assert not LOCAL_LINK.search(description)
     assert "docs/howto/sinks.md" in description
-
-
-@pytest.fixture
-def description() -> Callable[[str, str], str]:
-    spec = importlib.util.spec_from_file_location("redisq_setup", ROOT / "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made: Callable[[str, str], str] = module.description
-    return made
-
-
-@pytest.mark.parametrize(
-    ("text", "there", "nowhere"),
-    [
-        ("[a](docs/a.md)", "[a](https://x/r/blob/HEAD/docs/a.md)", "a (docs/a.md)"),
-        ("[docs/a.md](docs/a.md)", "[docs/a.md](https://x/r/blob/HEAD/docs/a.md)", "docs/a.md"),
-        (
-            "![A\npicture](b.svg)",
-            "![A\npicture](https://x/r/raw/HEAD/b.svg)",
-            "*A\npicture: b.svg*",
-        ),
-        ("[Sinks](#sinks)", "[Sinks](https://x/r#sinks)", "Sinks"),
-        ("[w](https://w.org)", "[w](https://w.org)", "[w](https://w.org)"),
-        ("`a[0](x y)`", "`a[0](x y)`", "`a[0](x y)`"),
-    ],
-)
-def test_links(description: Callable[[str, str], str], text: str, there: str, nowhere: str) -> None:
-    """They lead to the repository's page, or become text where it has none."""
-    assert description(text, "https://x/r") == there
-    assert description(text, "") == nowhere
 
 
 def test_one_version() -> None:

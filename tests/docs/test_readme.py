@@ -7,7 +7,6 @@ import doctest
 import importlib
 import json
 import os
-import pkgutil
 import re
 import shlex
 import signal
@@ -20,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import scrapy_redisq
-from lab.launcher import fork
+from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Hit, Site, linked_pages
 from scrapy_redisq.commands.parser import make_parser
@@ -81,29 +80,44 @@ def test_commands_in_the_text() -> None:
 # Examples
 
 
+def block_with(page: str, word: str) -> str:
+    """The first block of Python on a page that has a word."""
+    return next(block for block in blocks(page, "python") if word in block)
+
+
+class Example:
+    """A spider of a page in a project of its own, and perhaps a module of shop/."""
+
+    def __init__(
+        self, folder: Path, server: RedisServer, spider: str, settings: str = "", **modules: str
+    ) -> None:
+        self.folder = folder
+        (folder / "spider.py").write_text(spider)
+        (folder / "alone.py").write_text(
+            f"ADDONS = {{'scrapy_redisq.Addon': 500}}\nREDISQ_URL = {server.url!r}\n{settings}"
+        )
+        (folder / "shop").mkdir()
+        for name, text in {"__init__": "", **modules}.items():
+            (folder / f"shop/{name}.py").write_text(text)
+
+    def start(self, site: Site, log: Path, *arguments: str) -> Forked:
+        environment = {**ENVIRONMENT, "SCRAPY_SETTINGS_MODULE": "alone"}
+        command = ["runspider", "spider.py", "-a", f"site={site.url}/", *arguments]
+        return fork("scrapy", command, self.folder, log, environment)
+
+
 def test_sink_of_your_own(redis_server: RedisServer, tmp_path: Path) -> None:
     """The pipeline that docs/howto/own-sink.md shows writes each page's item, with a key."""
-    tutorial = blocks("docs/tutorial/first-crawl.md", "python")
-    spider = next(block for block in tutorial if "Spider" in block)
-    pipeline = next(
-        block for block in blocks("docs/howto/own-sink.md", "python") if "BatchPipeline" in block
+    example = Example(
+        tmp_path,
+        redis_server,
+        block_with("docs/tutorial/first-crawl.md", "Spider"),
+        "ITEM_PIPELINES = {'shop.pipelines.LinesPipeline': 300}",
+        pipelines=block_with("docs/howto/own-sink.md", "BatchPipeline"),
     )
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop/__init__.py").touch()
-    (tmp_path / "shop/pipelines.py").write_text(pipeline)
-    (tmp_path / "books.py").write_text(spider)
-    settings = {
-        "ADDONS": '{"scrapy_redisq.Addon": 500}',
-        "ITEM_PIPELINES": '{"shop.pipelines.LinesPipeline": 300}',
-        "REDISQ_URL": redis_server.url,
-    }
-    arguments = ["runspider", "books.py"]
-    for name, value in settings.items():
-        arguments += ["-s", f"{name}={value}"]
     with Site(linked_pages(30)) as site:
-        arguments += ["-a", f"site={site.url}/"]
         log = tmp_path / "log"
-        assert fork("scrapy", arguments, tmp_path, log, ENVIRONMENT).wait(100) == 0, log.read_text()
+        assert example.start(site, log).wait(100) == 0, log.read_text()
         pages = {f"{site.url}{path}" for path in site.counts()}
     lines = [json.loads(line) for line in (tmp_path / "books.jsonl").read_text().splitlines()]
     assert sorted(line["url"] for line in lines) == sorted(pages)
@@ -151,23 +165,14 @@ class Shop(Site):
 def test_login(redis_server: RedisServer, tmp_path: Path) -> None:
     """Each worker with the middleware of docs/howto/sessions.md logs in before its first page."""
     middleware, setting, *_ = blocks("docs/howto/sessions.md", "python")
-    spider = next(block for block in blocks("docs/tutorial/first-crawl.md", "python"))
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop/__init__.py").touch()
-    (tmp_path / "shop/middlewares.py").write_text(middleware)
-    (tmp_path / "shop/settings.py").write_text(
-        f"{setting}\nADDONS = {{'scrapy_redisq.Addon': 500}}\nDOWNLOAD_DELAY = 0.1\n"
-        f"REDISQ_URL = {redis_server.url!r}\n"
-    )
-    (tmp_path / "books.py").write_text(spider)
-    environment = {**ENVIRONMENT, "SCRAPY_SETTINGS_MODULE": "shop.settings"}
+    spider = block_with("docs/tutorial/first-crawl.md", "Spider")
+    settings = f"{setting}\nDOWNLOAD_DELAY = 0.1\n"
+    example = Example(tmp_path, redis_server, spider, settings, middlewares=middleware)
     with Shop(linked_pages(40)) as site:
         workers = []
         for name in ("first", "second"):
-            arguments = ["runspider", "books.py", "-a", f"site={site.url}/"]
-            arguments += ["-s", f"USER_AGENT={name}"]
             log = tmp_path / f"{name}.log"
-            workers.append(fork("scrapy", arguments, tmp_path, log, environment))
+            workers.append(example.start(site, log, "-s", f"USER_AGENT={name}"))
             wait_until(lambda: len(site.hits) > 2, 100, f"pages are fetched, see {log}")
         assert [worker.wait(100) for worker in workers] == [0, 0]
     pages = [hit for hit in site.hits if hit.path != "/login"]
@@ -199,20 +204,15 @@ class Accounts(Site):
 def test_accounts(redis_server: RedisServer, tmp_path: Path) -> None:
     """What the spider of docs/howto/sessions.md asks for in a session stays with its login, and the
     session of a worker that dies begins anew in another one."""
-    (tmp_path / "accounts.py").write_text("".join(blocks("docs/howto/sessions.md", "python")[-2:]))
-    (tmp_path / "alone.py").write_text(
-        f"ADDONS = {{'scrapy_redisq.Addon': 500}}\nREDISQ_URL = {redis_server.url!r}\n"
-        "REDISQ_LEASE_TTL = 2\nREDISQ_MAX_LEASES = 1\nDOWNLOAD_DELAY = 0.05\n"
-    )
-    environment = {**ENVIRONMENT, "SCRAPY_SETTINGS_MODULE": "alone"}
+    spider = "".join(blocks("docs/howto/sessions.md", "python")[-2:])
+    settings = "REDISQ_LEASE_TTL = 2\nREDISQ_MAX_LEASES = 1\nDOWNLOAD_DELAY = 0.05\n"
+    example = Example(tmp_path, redis_server, spider, settings)
     log = tmp_path / "second.log"
     with Accounts() as site:
-        runspider = ["runspider", "accounts.py", "-a", f"site={site.url}/"]
-        first = fork("scrapy", runspider, tmp_path, tmp_path / "first.log", environment)
+        first = example.start(site, tmp_path / "first.log")
         wait_until(lambda: len(site.hits) > 4, 60, "a login and pages")
         first.kill()
-        second = fork("scrapy", runspider, tmp_path, log, environment)
-        assert second.wait(100) == 0
+        assert example.start(site, log).wait(100) == 0
     assert site.counts()["/login"] > 2
     assert not site.strangers
     for user, key in site.logins.items():
@@ -227,10 +227,6 @@ def test_accounts(redis_server: RedisServer, tmp_path: Path) -> None:
 
 def test_sitemap(redis_server: RedisServer, tmp_path: Path) -> None:
     """The spider of docs/howto/recurring.md fetches what is new, and what has another time."""
-    spider = next(text for text in blocks("docs/howto/recurring.md", "python") if "class" in text)
-    (tmp_path / "alone.py").write_text(
-        f"ADDONS = {{'scrapy_redisq.Addon': 500}}\nREDISQ_URL = {redis_server.url!r}\n"
-    )
     pages = {"/a": "2026-01-01", "/b": "2026-01-01", "/c": ""}
 
     def page(path: str) -> Answer | str:
@@ -240,12 +236,11 @@ def test_sitemap(redis_server: RedisServer, tmp_path: Path) -> None:
         urls = "".join(f"<url><loc>{site.url}{path}</loc>{of[path]}</url>" for path in pages)
         return Answer(f"<urlset>{urls}</urlset>", content_type="application/xml")
 
-    environment = {**ENVIRONMENT, "SCRAPY_SETTINGS_MODULE": "alone"}
     with Site(page) as site:
+        spider = block_with("docs/howto/recurring.md", "class")
         spider = spider.replace("https://news.example", site.url).replace('"1h"', '"1s"')
-        (tmp_path / "news.py").write_text(spider)
         log = tmp_path / "log"
-        worker = fork("scrapy", ["runspider", "news.py"], tmp_path, log, environment)
+        worker = Example(tmp_path, redis_server, spider).start(site, log)
         try:
             counts = site.counts
             wait_until(lambda: counts()["/sitemap.xml"] > 1 and counts()["/c"], 60, f"see {log}")
@@ -352,8 +347,11 @@ def test_calculator(capsys: pytest.CaptureFixture[str]) -> None:
 def test_docstrings(redis_server: RedisServer) -> None:
     """The examples in docstrings print what they say; `redis://localhost` is the test's server."""
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
-    for module in pkgutil.walk_packages(scrapy_redisq.__path__, "scrapy_redisq."):
-        for test in finder.find(importlib.import_module(module.name)):
+    for path in Path(scrapy_redisq.__file__).parent.rglob("*.py"):
+        if ">>> " not in path.read_text("utf-8"):
+            continue
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for test in finder.find(importlib.import_module(module.removesuffix(".__init__"))):
             for example in test.examples:
                 example.source = example.source.replace("redis://localhost", redis_server.url)
             runner.run(test)
