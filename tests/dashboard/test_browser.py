@@ -190,7 +190,6 @@ def see_to_dead_letters(at: Pages, frontier: Frontier, folder: Path) -> None:
     at.page.get_by_role("region", name="By status").get_by_role("button", name="500").click()
     at.says("4 of 6 dead letters match")
     at.is_accessible()
-    at.is_legible_in_the_dark()
     with at.page.expect_download() as download:
         at.press("Export", "All of these")
     download.value.save_as(folder / "dead.jsonl")
@@ -312,7 +311,6 @@ def goes_with_its_crawl(at: Pages, films: Frontier, news: Frontier) -> None:
     dialog.get_by_role("heading", name="Drop the requests of 2 hosts").wait_for()
     found = re.findall(r"films|[ab]\.example|6 queued", dialog.inner_text())
     assert found == ["films", "a.example", "b.example", "6 queued"]
-    at.is_accessible()
     at.page.go_back()
     at.page.get_by_role("heading", name="news").wait_for()
     dialog.wait_for(state="hidden")

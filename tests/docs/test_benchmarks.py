@@ -1,37 +1,10 @@
-"""The benchmarks: each runs at its smallest size, and RESULTS.md has only what they found."""
+"""RESULTS.md has only what the benchmarks found. .ci/run has one of them run."""
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from pathlib import Path
 
-import pytest
-
-from benchmarks import COMMANDS, report
-from lab.launcher import ROOT, fork
-
-DAY = int(time.time()) // 86_400
-OF_THE_DAY = [sorted(COMMANDS)[DAY % len(COMMANDS)]]
-"""Each command runs once a week: all of them would be a fifth of the tests."""
-
-
-@pytest.mark.long(20)
-@pytest.mark.parametrize("command", OF_THE_DAY)
-def test_smallest_size(command: str, tmp_path: Path) -> None:
-    """A command measures something, whatever a busy machine makes of its goals."""
-    output = tmp_path / "output"
-    output.touch()
-    ran = fork("benchmarks", [command, "--quick"], ROOT, output, dict(os.environ, COLUMNS="200"))
-    try:
-        code = ran.wait(300)
-    finally:
-        if ran.poll() is None:
-            ran.kill()
-    assert code == 0, output.read_text()
-    assert "Traceback" not in output.read_text(), output.read_text()
-    assert "reached" in output.read_text()
+from benchmarks import report
 
 
 def test_results_are_what_was_measured() -> None:

@@ -15,20 +15,15 @@ class Level(enum.IntEnum):
 class Alike(scrapy.Spider):
     """Asks for ``/alike`` once for each way to differ, from ``start()`` or from a page.
 
-    ``shuffled``: in an order that changes from process to process; ``drawn``: with a ``cb_kwargs``
-    value that does too; ``plain``: and once more filtered, from ``start()``, as a link would. The
-    item tells what each was asked for with.
+    ``shuffled``: in an order that changes from process to process; ``plain``: and once more
+    filtered, from ``start()``, as a link would. The item tells what each was asked for with.
     """
 
     name = "alike"
 
-    def __init__(
-        self, site="", source="start", shuffled="", drawn="", plain="", seconds="0", **kwargs
-    ):
-        super().__init__(**kwargs)
-        self.plain = bool(plain)
-        self.site, self.source = site, source
-        self.shuffled, self.drawn, self.seconds = bool(shuffled), bool(drawn), float(seconds)
+    source = "start"
+    shuffled = plain = ""
+    seconds = "0"
 
     def variants(self):
         url = f"{self.site}/alike"
@@ -40,9 +35,6 @@ class Alike(scrapy.Spider):
             *(scrapy.Request(url, cb_kwargs={"login": str(n)}, **shared) for n in range(2)),
             *(scrapy.Request(url, priority=priority, **shared) for priority in (True, Level.LOW)),
         ]
-        if self.drawn:
-            for request in requests:
-                request.cb_kwargs["drawn"] = random.random()
         if self.shuffled:
             random.shuffle(requests)
         return requests
@@ -59,9 +51,9 @@ class Alike(scrapy.Spider):
     async def parse_page(self, response):
         for request in self.variants():
             yield request
-        await asyncio.sleep(self.seconds)
+        await asyncio.sleep(float(self.seconds))
 
-    def parse_alike(self, response, login="", drawn=0):
+    def parse_alike(self, response, login=""):
         request = response.request
         yield {
             "user": request.cookies.get("user") if request.cookies else None,
@@ -72,43 +64,10 @@ class Alike(scrapy.Spider):
         }
 
 
-class Slow(scrapy.Spider):
-    """A page that asks for ten others, some time after it has come and before it ends."""
-
-    name = "slow"
-
-    def __init__(self, site="", before="0", after="0", filtered="", **kwargs):
-        super().__init__(**kwargs)
-        self.site, self.before, self.after = site, float(before), float(after)
-        self.filtered = bool(filtered)
-
-    async def start(self):
-        yield scrapy.Request(f"{self.site}/page")
-
-    async def parse(self, response):
-        self.logger.info("Fetched the page")
-        await asyncio.sleep(self.before)
-        for number in range(10):
-            yield scrapy.Request(
-                f"{self.site}/leaf/{number}",
-                callback=self.parse_leaf,
-                dont_filter=not self.filtered,
-                cb_kwargs={"drawn": number},
-            )
-        await asyncio.sleep(self.after)
-
-    def parse_leaf(self, response, drawn):
-        pass
-
-
 class HeavyStart(scrapy.Spider):
     """``start()`` has no end, and its requests are large."""
 
     name = "heavy_start"
-
-    def __init__(self, site="", **kwargs):
-        super().__init__(**kwargs)
-        self.site = site
 
     async def start(self):
         for number in itertools.count():

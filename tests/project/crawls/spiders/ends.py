@@ -42,9 +42,8 @@ class Closes(scrapy.Spider):
     name = "closes"
     custom_settings = {"SPIDER_MIDDLEWARES": {ClosingMiddleware: 1}}
 
-    def __init__(self, site="", **kwargs):
+    def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.site = site
         self.all_fetched = asyncio.Event()
 
     async def start(self):
@@ -101,10 +100,6 @@ class Ignored(scrapy.Spider):
 
     name = "ignored"
     custom_settings = {"DOWNLOADER_MIDDLEWARES": {MostRequests: 1}}
-
-    def __init__(self, site="", **kwargs):
-        super().__init__(**kwargs)
-        self.site = site
 
     async def start(self):
         for n in range(10):
@@ -316,10 +311,6 @@ class Refers(scrapy.Spider):
 
     name = "refers"
 
-    def __init__(self, site="", **kwargs):
-        super().__init__(**kwargs)
-        self.site = site
-
     async def start(self):
         for number in range(13):
             yield scrapy.Request(f"{self.site}/{number}", cb_kwargs={"number": number})
@@ -382,10 +373,6 @@ class LogsIn(scrapy.Spider):
     """Sends forms: on the side, without a look at cookies, and twice as its pages do."""
 
     name = "logs_in"
-
-    def __init__(self, site="", **kwargs):
-        super().__init__(**kwargs)
-        self.site = site
 
     async def start(self):
         await download(self, scrapy.FormRequest(f"{self.site}/side", formdata={"user": "me"}))

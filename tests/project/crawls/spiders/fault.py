@@ -53,16 +53,15 @@ class Fault(Follow):
         },
     }
 
-    def __init__(self, site="", poison="", block=0, **kwargs):
-        super().__init__(site, **kwargs)
-        self.poison, self.block = poison, float(block)
+    poison = ""
+    block = "0"
 
     def parse(self, response):
         page = response.url.rpartition("/")[2]
         if page == self.poison:
             os._exit(137)
-        if page == "7" and self.block:
-            time.sleep(self.block)
+        if page == "7":
+            time.sleep(float(self.block))
         yield {"url": response.url, "page": page}
         reached("yield")
         for href in response.css("a::attr(href)").getall():
@@ -90,14 +89,12 @@ class Stored(Fault):
         },
     }
 
-    def __init__(self, site="", facts=2, **kwargs):
-        super().__init__(site, **kwargs)
-        self.facts = int(facts)
+    facts = "2"
 
     def parse(self, response):
         page = int(response.url.rpartition("/")[2])
         yield Page(response.url, page, datetime.now(timezone.utc))
-        for number in range(self.facts):
+        for number in range(int(self.facts)):
             yield Fact(page, number)
             reached("yield")
         for href in response.css("a::attr(href)").getall():
@@ -111,9 +108,9 @@ class Chains(Fault):
     name = "chains"
     custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
 
-    def __init__(self, site="", chains=1, **kwargs):
-        super().__init__(site, **kwargs)
-        self.start_urls = [f"{site}/{first}" for first in range(int(chains))]
+    def __init__(self, chains=1, **kwargs):
+        super().__init__(**kwargs)
+        self.start_urls = [f"{self.site}/{first}" for first in range(int(chains))]
 
     def parse(self, response, **drawn):
         yield {"url": response.url, "page": response.url.rpartition("/")[2]}
@@ -132,16 +129,14 @@ class InSessions(Fault):
     name = "in_sessions"
     custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
 
-    def __init__(self, site="", sessions=1, named="cookiejar", on="", **kwargs):
-        super().__init__(site, **kwargs)
-        self.sessions, self.named, self.on = int(sessions), named.split(), on.split()
+    sessions, named, on = "1", "cookiejar", ""
 
     def meta(self, session):
-        named = dict.fromkeys(self.named, f"session {session}")
-        return {"redisq_session": session, **named, **dict.fromkeys(self.on, True)}
+        named = dict.fromkeys(self.named.split(), f"session {session}")
+        return {"redisq_session": session, **named, **dict.fromkeys(self.on.split(), True)}
 
     async def start(self):
-        for number in range(self.sessions):
+        for number in range(int(self.sessions)):
             yield scrapy.Request(f"{self.site}/{number}", meta=self.meta(number))
 
     def session_lost(self, request):

@@ -14,10 +14,6 @@ class Fed(scrapy.Spider):
 
     name = "fed_plain"
 
-    async def start(self):
-        return
-        yield
-
     def parse(self, response):
         yield {"url": response.url, **response.meta.get("row", {})}
 

@@ -167,10 +167,6 @@ class Ordered(scrapy.Spider):
 
     name = "ordered"
 
-    async def start(self):
-        return
-        yield
-
     def parse(self, response):
         yield {"url": response.url}
 
@@ -192,14 +188,9 @@ class Hosts(scrapy.Spider):
     name = "hosts"
     custom_settings = {"DOWNLOAD_HANDLERS": {"http": Stamped}}
 
-    def __init__(self, sites="", pages=20, slot="", **kwargs):
+    def __init__(self, sites="", pages=20, **kwargs):
         super().__init__(**kwargs)
         self.start_urls = [f"{site}/{n}" for site in sites.split() for n in range(int(pages))]
-        self.meta = {"download_slot": slot} if slot else {}
-
-    async def start(self):
-        async for request in super().start():
-            yield request.replace(meta={**request.meta, **self.meta})
 
     def parse(self, response):
         yield {"url": response.url}

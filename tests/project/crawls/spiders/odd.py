@@ -14,10 +14,6 @@ class Odd(scrapy.Spider):
     name = "odd"
     lists = 2
 
-    def __init__(self, site="", **kwargs):
-        super().__init__(**kwargs)
-        self.site = site
-
     async def start(self):
         for number in range(self.lists):
             yield scrapy.Request(f"{self.site}/list/{number}")

@@ -13,17 +13,14 @@ class Delayed(Follow):
     """Delays what page 0 links to; what comes from those pages copies their meta."""
 
     name = "delayed"
-
-    def __init__(self, site="", seconds="1", **kwargs):
-        super().__init__(site, **kwargs)
-        self.seconds = eval(seconds)
+    seconds = "1"
 
     def parse(self, response):
         yield {"url": response.url, "delay_left": "redisq_delay" in response.meta}
         for href in response.css("a::attr(href)").getall():
             meta = dict(response.meta)
             if response.url.endswith("/0"):
-                meta["redisq_delay"] = self.seconds
+                meta["redisq_delay"] = eval(self.seconds)
             yield response.follow(href, meta=meta)
 
 
