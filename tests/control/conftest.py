@@ -31,9 +31,12 @@ def open_frontier(redis_server: RedisServer) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def frontier(open_frontier: Opener) -> Frontier:
-    """The frontier "books", on one server."""
-    return open_frontier()
+def frontier(request: pytest.FixtureRequest) -> Iterator[Frontier]:
+    """The frontier "books", on the server of the test."""
+    each = "each_server" in request.fixturenames
+    server: RedisServer = request.getfixturevalue("each_server" if each else "redis_server")
+    with Frontier.from_url(server.url, NAME) as frontier:
+        yield frontier
 
 
 @pytest.fixture

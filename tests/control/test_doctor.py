@@ -222,16 +222,6 @@ def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
         client.execute_command("ACL DELUSER", "crawler")
 
 
-def test_rights_are_those_of_the_documents() -> None:
-    """The doctor tries each right of the documents, and no other."""
-    listed = {rule[1:] for rule in acl() if rule.startswith("+")}
-    looked_at = {*rights.IN_SCRIPTS, "info", "role", "scan"}
-    by_clients = {"ping", "select", "eval", "evalsha", "subscribe", "unsubscribe", "bgrewriteaof"}
-    assert listed - looked_at == by_clients
-    assert looked_at <= listed
-    assert set(rights.OF_BLOOM) == set(re.findall(r"\+(bf\.\w+)", REDIS))
-
-
 def test_a_user_of_other_keys(redisq: Redisq, redis_server: RedisServer) -> None:
     """He may call everything, and no key of the frontier: said in a line."""
     with redis_server.client() as client:

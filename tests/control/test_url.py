@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,12 +24,6 @@ HOST = "a.example"
 Make = Callable[..., Worker]
 URL = f"https://{HOST}/search?q=books&page=7"
 SAME = f"https://{HOST}/search?page=7&q=books#top"
-
-
-@pytest.fixture
-def frontier(each_server: RedisServer) -> Iterator[Frontier]:
-    with Frontier.from_url(each_server.url, NAME) as frontier:
-        yield frontier
 
 
 def send(worker: Worker, url: str = URL, **options: Any) -> None:

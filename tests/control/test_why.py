@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -206,12 +206,6 @@ def test_back_pressure() -> None:
 
 
 # On a server
-
-
-@pytest.fixture
-def frontier(each_server: RedisServer) -> Iterator[Frontier]:
-    with Frontier.from_url(each_server.url, NAME) as frontier:
-        yield frontier
 
 
 @pytest.mark.servers("ends")

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -39,12 +38,6 @@ REPORT = {
     "sink": "away",
     "quiet": False,
 }
-
-
-@pytest.fixture
-def frontier(each_server: RedisServer) -> Iterator[Frontier]:
-    with Frontier.from_url(each_server.url, NAME) as frontier:
-        yield frontier
 
 
 def key(worker: Worker) -> str:

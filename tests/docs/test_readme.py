@@ -24,6 +24,7 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Hit, Site, linked_pages
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.ops.doctor import rights
 from scrapy_redisq.settings.setting import settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
@@ -380,7 +381,8 @@ def acl() -> list[str]:
 
 
 def test_acl_names_the_commands_of_the_scripts() -> None:
-    """The ACL allows each command that a script calls, and no others but those named here."""
+    """The ACL allows each command that a script calls, and no others but those named here. The
+    doctor tries each of them."""
     called = set()
     for file in LUA.rglob("*.lua"):
         for call in re.findall(
@@ -392,6 +394,9 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
     by_clients = {"ping", "select", "info", "role", "scan", "eval", "evalsha"}
     by_clients |= {"subscribe", "unsubscribe", "bgrewriteaof"}
     allowed = {rule[1:] for rule in acl() if rule.startswith("+")}
+    by_workers = by_clients - {"info", "role", "scan"}
+    assert allowed - by_workers == {*rights.IN_SCRIPTS, "info", "role", "scan"}
+    assert bloom == set(rights.OF_BLOOM)
     (feeds,) = re.findall(r"these commands:\s+`\+([^`]+)`", TEXTS["docs/operate/redis.md"])
     allowed |= set(feeds.split(" +"))
     assert allowed | bloom == called | by_clients
