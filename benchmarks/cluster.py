@@ -4,53 +4,159 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
-from benchmarks.crawls.clusters import Rig, crawl, rigs
+from benchmarks.common import Figures, Result, Target, alternating, cpu_of, medians, ratio
 from benchmarks.crawls.pages import Pages
+from benchmarks.crawls.workers import REDISQ_BLOOM, DidNotRun, crawl
 from benchmarks.latency import last_page_to_end, push_to_download
-from lab.cluster import Cluster
+from lab.cluster import Cluster, masters
+from lab.proxy import Proxy
+from lab.servers import RedisServer, any_server, wait_until
 
 HOSTS = 60
 PAGES, ROUNDS = 400, 5
 OF_ONE_SERVER = 0.95
 REDIS_CPU = 1.15
 
+REST = 2.0
+"""Seconds before each crawl in which the servers rest: of each of a cluster's nodes, which talk to
+each other, that is as much work as ten pages a second are."""
+
+LEAST = 1e-9
+"""CPU seconds of a server that has used no more than when it rests."""
+
 COLUMNS = ["masters", "round trip ms", "pages/s", "x one server", "end s", "CPU ms/page"]
 COLUMNS += ["Redis CPU µs/page", "Redis CPU x", "scripts µs/page"]
 COLUMNS += ["exchanges/page", "bytes/page", "busiest master x share"]
 
 
+class Rig:
+    """One server, or a cluster of so many masters."""
+
+    def __init__(self, number: int, stack: ExitStack) -> None:
+        binary = any_server("redis-7")
+        self.nodes: RedisServer | Cluster
+        if number:
+            self.nodes = stack.enter_context(Cluster(binary, masters=number, node_timeout=30))
+            self.servers = self.nodes.servers
+        else:
+            self.nodes = stack.enter_context(RedisServer(binary))
+            self.servers = [self.nodes]
+
+    def used(self) -> list[Figures]:
+        """What each server has used so far: CPU, seconds in scripts, bytes of its clients."""
+        found = []
+        for server in self.servers:
+            with server.client() as client:
+                info: dict[str, Any] = client.info("everything")
+            script = info.get("cmdstat_evalsha", {"usec": 0})["usec"] / 1e6
+            traffic = info["total_net_input_bytes"] + info["total_net_output_bytes"]
+            found.append({"cpu": cpu_of(info), "script": script, "bytes": traffic})
+        return found
+
+    @contextmanager
+    def away(self, milliseconds: float) -> Iterator[str]:
+        """The URL at which each of its servers is so far away; of a cluster all nodes name the
+        ports of proxies, as they would name addresses behind a NAT."""
+        if not milliseconds:
+            yield self.nodes.url
+            return
+        with ExitStack() as stack:
+            proxies = [stack.enter_context(Proxy(server.port)) for server in self.servers]
+            for proxy in proxies:
+                proxy.round_trip = milliseconds / 1000
+            ports = [proxy.port for proxy in proxies]
+            if isinstance(self.nodes, Cluster):
+                stack.callback(self._announce, self.nodes, [0] * len(ports))
+                self._announce(self.nodes, ports)
+                yield f"redis+cluster://127.0.0.1:{ports[0]}"
+            else:
+                yield f"redis://127.0.0.1:{ports[0]}/0"
+
+    def _announce(self, cluster: Cluster, ports: list[int]) -> None:
+        """Let the nodes name these ports in place of their own, 0 for their own."""
+        for server, port in zip(self.servers, ports, strict=True):
+            with server.client() as client:
+                client.config_set("cluster-announce-port", port)
+        named = {port or server.port for server, port in zip(self.servers, ports, strict=True)}
+
+        def known(server: RedisServer) -> set[int]:
+            with server.client() as client:
+                return set(masters(client).values())
+
+        wait_until(
+            lambda: all(known(server) == named for server in self.servers),
+            30,
+            "all nodes know the ports",
+        )
+        cluster.wait_until_in_order()
+
+    def crawl(self, url: str, site: Pages) -> Figures:
+        """One worker crawls the whole site.
+
+        Pages/s are from the first to the last of them, as the site saw them; end: seconds from
+        there to the end of the process. CPU is what the servers used from the start of the process
+        to its end, without what they use when they rest; scripts: the time in EVALSHA, which is
+        wall time. Raises `DidNotRun`.
+        """
+        self.nodes.flush()
+        site.forget()
+        resting, began = self.used(), time.monotonic()
+        time.sleep(REST)
+        before, started = self.used(), time.monotonic()
+        arguments = {"hosts": site.hosts}
+        report = crawl(REDISQ_BLOOM, site.start_url, self.nodes, url=url, arguments=arguments)
+        ended, after = time.monotonic(), self.used()
+        as_long = (ended - started) / (started - began)
+        cpu = [
+            max(LEAST, now["cpu"] - then["cpu"] - as_long * (then["cpu"] - rest["cpu"]))
+            for now, then, rest in zip(after, before, resting, strict=True)
+        ]
+        hits = site.hits()
+        pages = report["pages"]
+        if pages != site.pages:
+            raise DidNotRun(f"{pages} of {site.pages} pages were fetched")
+
+        def more(what: str) -> float:
+            pairs = zip(after, before, strict=True)
+            return sum(now[what] - then[what] for now, then in pairs)
+
+        return {
+            "pages/s": pages / (hits[-1].at - hits[0].at),
+            "end s": ended - hits[-1].at,
+            "Redis CPU µs/page": sum(cpu) * 1e6 / pages,
+            "scripts µs/page": more("script") * 1e6 / pages,
+            "exchanges/page": report["exchanges"] / pages,
+            "bytes/page": more("bytes") / pages,
+            "busiest master x share": max(cpu) * len(cpu) / sum(cpu),
+            "CPU ms/page": report["cpu"] * 1000 / pages,
+        }
+
+
 def _rows(
-    made: dict[int, Rig],
-    layouts: Sequence[int],
-    round_trip: int,
-    site: Pages,
-    rounds: int,
+    rigs: dict[int, Rig], layouts: Sequence[int], round_trip: int, site: Pages, rounds: int
 ) -> list[dict[str, Any]]:
     with ExitStack() as stack:
-        urls = {masters: stack.enter_context(made[masters].away(round_trip)) for masters in layouts}
-        runs: dict[str, list[Figures]] = alternating(
-            {
-                str(masters): functools.partial(crawl, made[masters], urls[masters], site)
-                for masters in layouts
-            },
-            rounds,
-        )
-    one = runs["0"]
+        variants = {
+            number: functools.partial(
+                rigs[number].crawl, stack.enter_context(rigs[number].away(round_trip)), site
+            )
+            for number in layouts
+        }
+        runs = alternating(variants, rounds)
     return [
         {
-            "masters": masters or "one server",
+            "masters": number or "one server",
             "round trip ms": round_trip,
-            "x one server": ratio(measured, one, "pages/s"),
-            "Redis CPU x": ratio(measured, one, "Redis CPU µs/page"),
+            "x one server": ratio(measured, runs[0], "pages/s"),
+            "Redis CPU x": ratio(measured, runs[0], "Redis CPU µs/page"),
             **medians(measured),
         }
-        for masters in layouts
-        for measured in [runs[str(masters)]]
+        for number, measured in runs.items()
     ]
 
 
@@ -58,52 +164,44 @@ def run(*, quick: bool) -> Result:
     """Crawl a site of many hosts with one worker; then let fleets wait, and end."""
     pages, rounds = (10, 1) if quick else (PAGES, ROUNDS)
     layouts = (0, 1) if quick else (0, 1, 3)
-    with rigs(*layouts, quick=quick) as made:
+    waits = []
+    with ExitStack() as stack:
+        rigs = {number: Rig(number, stack) for number in layouts}
         with Pages(pages, links=20, hosts=HOSTS) as site:
-            rows = _rows(made, layouts, 0, site, rounds)
+            rows = _rows(rigs, layouts, 0, site, rounds)
             for round_trip in () if quick else (2, 20):
-                rows += _rows(made, (0, 3), round_trip, site, rounds)
-        three = None if quick else made[3].cluster
-        waits = _waits(three, pages) if three else []
+                rows += _rows(rigs, (0, 3), round_trip, site, rounds)
+        if not quick:
+            pushes = push_to_download(rigs[3].nodes, 20, 2)
+            ends = last_page_to_end(rigs[3].nodes, 5, pages, 4, HOSTS)
+            waits.append(
+                f"On 3 masters: from a push to its download, 2 idle workers, median "
+                f"{statistics.median(pushes):.2f} s, at most {max(pushes):.2f} s ({len(pushes)} "
+                f"samples); from the last page to the end of 4 processes, median "
+                f"{statistics.median(ends):.2f} s, at most {max(ends):.2f} s ({len(ends)} samples)."
+            )
+    targets = []
+    largest = rows[-1]["masters"]
+    for row in rows:
+        if row["masters"] == largest:
+            where = f"one worker, {largest} masters beside one server, {row['round trip ms']} ms"
+            targets += [
+                Target.at_least(f"pages/s of {where}", row["x one server"], OF_ONE_SERVER),
+                Target.at_most(f"Redis CPU a page of {where}", row["Redis CPU x"], REDIS_CPU),
+            ]
     return Result(
         "cluster",
         "One worker on a cluster",
         COLUMNS,
         rows,
-        targets=[*_targets(rows)],
+        targets=targets,
         notes=[
             f"{pages} pages on {HOSTS} hosts, 20 links each to any of them; medians of {rounds} "
             "rounds, ratios of neighbours in time. Pages/s: from the first to the last request, as "
             "the site saw them; end: from there to the end of the process. CPU ms/page: of the "
-            "worker. Redis CPU: user and "
-            "system time of all servers, the network and the start of the crawl included, without "
-            "what a server that rests has used in the same time.",
+            "worker. Redis CPU: user and system time of all servers, the network and the start of "
+            f"the crawl included, without what they use when they rest ({REST:g} s before each "
+            "crawl).",
             *waits,
         ],
     )
-
-
-def _waits(cluster: Cluster, pages: int) -> list[str]:
-    pushes = push_to_download(cluster, 20, 2)
-    ends = last_page_to_end(cluster, 5, pages, 4, HOSTS)
-    return [
-        f"On 3 masters: from a push to its download, 2 idle workers, median "
-        f"{statistics.median(pushes):.2f} s, at most {max(pushes):.2f} s ({len(pushes)} samples); "
-        f"from the last page to the end of 4 processes, median {statistics.median(ends):.2f} s, at "
-        f"most {max(ends):.2f} s ({len(ends)} samples).",
-    ]
-
-
-def _targets(rows: list[dict[str, Any]]) -> list[Target]:
-    """Of the largest cluster that was measured."""
-    targets = []
-    largest = rows[-1]["masters"]
-    for row in rows:
-        if row["masters"] != largest:
-            continue
-        where = f"one worker, {largest} masters beside one server, {row['round trip ms']} ms"
-        targets += [
-            Target.at_least(f"pages/s of {where}", row["x one server"], OF_ONE_SERVER),
-            Target.at_most(f"Redis CPU a page of {where}", row["Redis CPU x"], REDIS_CPU),
-        ]
-    return targets

@@ -137,9 +137,7 @@ def crawl(
         for number in range(1, kills + 1):
             time.sleep(max(0.0, began + number * kill_every - time.monotonic()))
             victim = chance.randrange(workers)
-            killed.add(str(fleet.workers[victim].process.pid))
-            fleet.workers[victim].kill()
-            fleet.workers[victim] = fleet.start()
+            killed.add(str(fleet.replace(victim)))
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
         fleet.reports(seconds + 60)

@@ -10,8 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.crawls import peers
@@ -34,63 +36,54 @@ class DidNotRun(Exception):
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to schedule requests. ``url_setting`` is where it is told of its Redis server."""
+    """A way to schedule requests."""
 
     name: str
-    settings: Mapping[str, str] = field(default_factory=dict)
-    url_setting: str = ""
+    scheduler: str = "scrapy.core.scheduler.Scheduler"
+    dupefilter: str = "scrapy.dupefilters.RFPDupeFilter"
     peer: bool = False
 
 
-def _ours(name: str, dupefilter: str) -> Variant:
-    settings = {"SCHEDULER": "scrapy_redisq.Scheduler", "DUPEFILTER_CLASS": dupefilter}
-    return Variant(name, settings, "REDISQ_URL")
-
-
-def _peer(name: str, package: str) -> Variant:
-    scheduler = f"{package}.scheduler.Scheduler"
-    settings = {"SCHEDULER": scheduler, "DUPEFILTER_CLASS": f"{package}.dupefilter.RFPDupeFilter"}
-    return Variant(name, settings, "REDIS_URL", peer=True)
-
-
+OURS = "scrapy_redisq.Scheduler"
 MEMORY = Variant("Scrapy in memory")
-REDISQ_BLOOM = _ours("scrapy-redisq Bloom", "scrapy_redisq.BloomDupeFilter")
-REDISQ_EXACT = _ours("scrapy-redisq exact", "scrapy_redisq.ExactDupeFilter")
-SCRAPY_REDIS = _peer("scrapy-redis", "scrapy_redis")
-SCRAPY_REDIS_BLOOM = _peer("Scrapy-Redis-BloomFilter", "scrapy_redis_bloomfilter")
+REDISQ_BLOOM = Variant("scrapy-redisq Bloom", OURS, "scrapy_redisq.BloomDupeFilter")
+REDISQ_EXACT = Variant("scrapy-redisq exact", OURS, "scrapy_redisq.ExactDupeFilter")
+SCRAPY_REDIS, SCRAPY_REDIS_BLOOM = (
+    Variant(name, f"{package}.scheduler.Scheduler", f"{package}.dupefilter.RFPDupeFilter", True)
+    for name, package in {
+        "scrapy-redis": "scrapy_redis",
+        "Scrapy-Redis-BloomFilter": "scrapy_redis_bloomfilter",
+    }.items()
+)
 
 
 class Worker:
     """One process. Its report is what `benchmarks.crawls.spiders.follow.Report` writes.
 
-    ``go``: the file that it waits for before it begins. ``spider``: a file of ``spiders/``, with
-    its ``arguments``.
+    ``spider``: a file of ``spiders/``, with its ``arguments``.
     """
 
     def __init__(
         self,
         variant: Variant,
         start_url: str,
+        url: str,
         folder: Path,
         *,
-        redis_port: int = 0,
-        settings: Mapping[str, Any] | None = None,
-        go: Path | None = None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
         spider: str = "follow",
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         number = len(list(folder.glob("worker-*.log")))
         self._report = folder / f"worker-{number}.json"
         self._log = folder / f"worker-{number}.log"
-        told = {"start_url": start_url, "report": self._report, **(arguments or {})}
-        if go is not None:
-            told["go"] = go
-        chosen: dict[str, Any] = {**variant.settings}
-        if variant.url_setting:
-            chosen[variant.url_setting] = f"redis://127.0.0.1:{redis_port}/0"
-        chosen.update(settings or {})
+        chosen = {"SCHEDULER": variant.scheduler, "DUPEFILTER_CLASS": variant.dupefilter}
+        chosen["REDIS_URL" if variant.peer else "REDISQ_URL"] = url
         command = ["runspider", str(SPIDERS / f"{spider}.py")]
-        for option, given in (("-a", told), ("-s", chosen)):
+        for option, given in (
+            ("-a", {"start_url": start_url, "report": self._report, **arguments}),
+            ("-s", {**chosen, **settings}),
+        ):
             for name, value in given.items():
                 command += [option, f"{name}={value}"]
         environment = {
@@ -132,12 +125,19 @@ class Worker:
         self.process.wait()
 
 
-def crawl(variant: Variant, start_url: str, server: RedisServer, **options: Any) -> dict[str, Any]:
-    """The report of one worker's crawl, into an empty Redis. Raises `DidNotRun`."""
+def crawl(
+    variant: Variant,
+    start_url: str,
+    server: RedisServer | Cluster,
+    *,
+    url: str = "",
+    **options: Any,
+) -> dict[str, Any]:
+    """The report of one worker's crawl, into an empty Redis, by another ``url`` if it is to be
+    reached by a proxy. Raises `DidNotRun`."""
     server.flush()
     with tempfile.TemporaryDirectory(prefix="redisq-bench-") as folder:
-        options.setdefault("redis_port", server.port)
-        return Worker(variant, start_url, Path(folder), **options).report()
+        return Worker(variant, start_url, url or server.url, Path(folder), **options).report()
 
 
 class Fleet:
@@ -155,7 +155,7 @@ class Fleet:
         *,
         variant: Variant = REDISQ_BLOOM,
         spider: str = "follow",
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
         waiting: bool = True,
         hosts: str = "",
     ) -> None:
@@ -163,19 +163,18 @@ class Fleet:
         server.flush()
         self._folder = Path(tempfile.mkdtemp(prefix="redisq-bench-"))
         self._go = self._folder / "go"
-        self._options: dict[str, Any] = {
+        self._start = partial(
+            Worker,
+            variant,
+            start_url,
+            server.url,
+            self._folder,
+            spider=spider,
             # Each has a report of its own.
-            "settings": {
-                "REDISQ_URL": server.url,
-                "REDISQ_SAME_ARGUMENTS": False,
-                **(settings or {}),
-            },
-            "go": self._go if waiting else None,
-            "spider": spider,
-            "arguments": {"hosts": hosts} if hosts else None,
-        }
-        self._variant, self._start_url = variant, start_url
-        self.workers = [self.start() for _ in range(number)]
+            settings={"REDISQ_SAME_ARGUMENTS": False, **settings},
+            arguments={"go": self._go if waiting else "", "hosts": hosts},
+        )
+        self.workers = [self._start() for _ in range(number)]
 
     def __enter__(self) -> Fleet:
         wait_until(
@@ -191,9 +190,12 @@ class Fleet:
         self.frontier.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def start(self) -> Worker:
-        """One more process."""
-        return Worker(self._variant, self._start_url, self._folder, **self._options)
+    def replace(self, worker: int) -> int:
+        """Kill a worker and start another one in its place; -> its pid."""
+        killed = self.workers[worker]
+        killed.kill()
+        self.workers[worker] = self._start()
+        return killed.process.pid
 
     def begin(self) -> None:
         self._go.touch()
