@@ -6,16 +6,20 @@ Scrapy hands items over.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import sqlalchemy
+from sqlalchemy.dialects import mysql
+
 from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
+from benchmarks.crawls import workers
 from benchmarks.crawls.pages import Pages
-from benchmarks.crawls.sinks import BATCH, NONE, OURS, USUAL, Contest
+from benchmarks.crawls.workers import REDISQ_BLOOM, DidNotRun
 from lab.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
 from lab.servers import RedisServer, any_server
 
@@ -29,89 +33,98 @@ DATABASES: dict[str, Callable[[], Database]] = {
 FASTER_THAN_USUAL = 10
 OF_CRAWL = 0.9
 
+BATCH = 500
+"""Rows of a transaction, batch_rows of DatabasePipeline; and CONCURRENT_ITEMS."""
 
-@dataclass(frozen=True)
-class Size:
-    """How much is run. ``links``: of the generated sites' pages."""
+PAGES, CRAWL_ROUNDS, LINKS = 1500, 3, (50, 10)
+"""Of the generated sites, and links on a page of theirs."""
 
-    rows: int
-    usual_rows: int
-    rounds: int
-    pages: int
-    links: tuple[int, ...]
-    crawl_rounds: int
+NONE, USUAL, OURS = "no pipeline", "usual pipeline", "DatabasePipeline"
+PIPELINES = {
+    NONE: {},
+    USUAL: {"products.UsualPipeline": 300},
+    OURS: {"scrapy_redisq.pipelines.DatabasePipeline": 300},
+}
+TABLES = {"products.Product": {"table": "product", "key": ["url"]}}
 
-
-FULL = Size(rows=20_000, usual_rows=4_000, rounds=5, pages=1500, links=(50, 10), crawl_rounds=3)
-QUICK = Size(rows=100, usual_rows=20, rounds=1, pages=0, links=(), crawl_rounds=0)
+METADATA = sqlalchemy.MetaData()
+URL = sqlalchemy.Text().with_variant(mysql.VARCHAR(768, collation="utf8mb4_nopad_bin"), "mysql")
+TIME = sqlalchemy.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
+TABLE = sqlalchemy.Table(
+    "product",
+    METADATA,
+    sqlalchemy.Column("url", URL, primary_key=True),
+    sqlalchemy.Column("title", sqlalchemy.Text),
+    sqlalchemy.Column("description", sqlalchemy.Text),
+    sqlalchemy.Column("price", sqlalchemy.Double),
+    sqlalchemy.Column("stock", sqlalchemy.BigInteger),
+    sqlalchemy.Column("available", sqlalchemy.Boolean),
+    sqlalchemy.Column("brand", sqlalchemy.Text),
+    sqlalchemy.Column("crawled_at", TIME),
+)
+"""All contestants write into it."""
 
 COLUMNS = ["what", "database", "rows/s", "x usual", "x no pipeline", "sink rows/s"]
 COLUMNS += ["rows/batch", "CPU µs/row", "database CPU µs/row"]
 COLUMNS += ["pages/s", "CPU ms/page"]
 
 
-class Bench:
-    """The servers, the rows of the table and the goals so far."""
+def empty(database: Database) -> None:
+    """A new database with the table in it; SQLite's in WAL mode."""
+    database.fresh()
+    if database.kind == "sqlite":
+        database.execute("PRAGMA journal_mode = WAL")
+    engine = sqlalchemy.create_engine(database.url, poolclass=sqlalchemy.NullPool)
+    METADATA.create_all(engine)
+    engine.dispose()
 
-    def __init__(self, size: Size, databases: dict[str, Database], redis: RedisServer) -> None:
-        self.size = size
-        self.databases = databases
-        self.contest = Contest(redis)
-        self.rows: list[dict[str, Any]] = []
-        self.targets: list[Target] = []
 
-    # Rows per second
-
-    def compare(self, name: str) -> None:
-        """One page of items into one database."""
-        database, size = self.databases[name], self.size
-        with Pages(1, links=0) as site:
-            shop_page = partial(self.contest.one_page, database, site)
-            variants: dict[str, Callable[[], Figures]] = {
-                NONE: partial(shop_page, NONE, size.rows),
-                USUAL: partial(shop_page, USUAL, size.usual_rows),
-                OURS: partial(shop_page, OURS, size.rows),
-            }
-            runs = alternating(variants, size.rounds)
-        for what, measured in runs.items():
-            figures = medians(measured)
-            row: dict[str, Any] = {"what": what, "database": name, **figures}
-            row["rows"] = int(figures["rows"])
-            row["x usual"] = ratio(measured, runs[USUAL], "rows/s")
-            row["x no pipeline"] = ratio(measured, runs[NONE], "rows/s")
-            self.rows.append(row)
-        for whose, unit in ("the crawl", "rows/s"), ("the sink itself", "sink rows/s"):
-            what = f"{name}: rows/s of {whose} beside the usual pipeline"
-            self.goal(what, FASTER_THAN_USUAL, ratio(runs[OURS], runs[USUAL], unit))
-
-    # Pages per second
-
-    def crawls(self, links: int) -> None:
-        """Crawls of a generated site with three items a page, with and without a sink."""
-        some = next(iter(self.databases.values()))
-        with Pages(self.size.pages, links) as site:
-            variants = {NONE: partial(self.contest.pages, some, site, NONE)}
-            for name, database in self.databases.items():
-                variants[name] = partial(self.contest.pages, database, site, OURS)
-            runs = alternating(variants, self.size.crawl_rounds)
-        for name, measured in runs.items():
-            beside = ratio(measured, runs[NONE], "pages/s")
-            self.rows.append(
-                {
-                    "what": f"crawl, {links} links a page" + (f", {NONE}" if name == NONE else ""),
-                    "database": "" if name == NONE else name,
-                    **medians(measured),
-                    "x no pipeline": beside,
-                    "rows": int(measured[0]["rows"]),
-                }
-            )
-            if name != NONE:
-                what = f"{name}: pages/s of a crawl beside one without, {links} links a page"
-                self.goal(what, OF_CRAWL, beside)
-
-    def goal(self, what: str, wanted: float, measured: float) -> None:
-        """One more goal: so many times as fast, or faster."""
-        self.targets.append(Target(what, f">= {wanted} x", f"{measured:.2f} x", measured >= wanted))
+def crawl(
+    redis: RedisServer,
+    site: Pages,
+    database: Database,
+    pipeline: str,
+    items: int,
+    *,
+    follow: bool = False,
+) -> Figures:
+    """One crawl by a process of its own, into an empty Redis and an empty table: of the first page
+    with so many items, or of the whole site with so many a page. Raises `DidNotRun`."""
+    empty(database)
+    before = database.cpu_seconds()
+    report = workers.crawl(
+        REDISQ_BLOOM,
+        site.start_url,
+        redis,
+        settings={
+            "CONCURRENT_ITEMS": 100 if follow else BATCH,
+            "ITEM_PIPELINES": json.dumps(PIPELINES[pipeline]),
+            "REDISQ_DATABASE_URL": database.url,
+            "REDISQ_TABLES": json.dumps(TABLES),
+        },
+        spider="products",
+        arguments={"items": items, "follow": "yes" if follow else ""},
+    )
+    of_database = database.cpu_seconds() - before
+    rows, pages, sink = report["items"], report["pages"], report["sink"]
+    found = database.query("SELECT COUNT(*) FROM product")[0][0]
+    if rows != site.pages * items or found != (0 if pipeline == NONE else rows):
+        raise DidNotRun(
+            f"{pipeline} scraped {rows} of {site.pages * items} items, {database.kind} has {found}"
+        )
+    figures = {"rows": rows}
+    if follow:
+        figures["pages/s"] = pages / report["seconds"]
+        figures["CPU ms/page"] = report["cpu"] / pages * 1e3
+    else:
+        figures["rows/s"] = rows / report["seconds"]
+        figures["CPU µs/row"] = report["cpu"] / rows * 1e6
+        figures["database CPU µs/row"] = of_database / rows * 1e6
+    if "seconds" in sink:
+        figures["sink rows/s"] = rows / sink["seconds"]
+    if "batches" in sink:
+        figures["rows/batch"] = rows / sink["batches"]
+    return figures
 
 
 def _versions(databases: dict[str, Database]) -> Iterator[str]:
@@ -125,29 +138,59 @@ def _versions(databases: dict[str, Database]) -> Iterator[str]:
 
 def run(*, quick: bool) -> Result:
     """Write into all databases in all ways, then crawl with each."""
-    size = QUICK if quick else FULL
+    rows, usual, rounds = (100, 20, 1) if quick else (20_000, 4_000, 5)
+    lines: list[dict[str, Any]] = []
+    targets = []
     with ExitStack() as stack:
-        redis = stack.enter_context(closing(RedisServer(any_server("redis-7"))))
+        redis = stack.enter_context(RedisServer(any_server("redis-7")))
         databases = {
             name: stack.enter_context(closing(make()))
             for name, make in list(DATABASES.items())[: 1 if quick else None]
         }
-        bench = Bench(size, databases, redis)
-        for name in databases:
-            bench.compare(name)
-        for links in size.links:
-            bench.crawls(links)
+        for name, database in databases.items():
+            with Pages(1, links=0) as site:
+                runs = alternating(
+                    {
+                        pipeline: partial(crawl, redis, site, database, pipeline, items)
+                        for pipeline, items in ((NONE, rows), (USUAL, usual), (OURS, rows))
+                    },
+                    rounds,
+                )
+            for pipeline, measured in runs.items():
+                line = {"what": pipeline, "database": name, **medians(measured)}
+                line["x usual"] = ratio(measured, runs[USUAL], "rows/s")
+                line["x no pipeline"] = ratio(measured, runs[NONE], "rows/s")
+                lines.append(line)
+            for whose, unit in ("the crawl", "rows/s"), ("the sink itself", "sink rows/s"):
+                what = f"{name}: rows/s of {whose} beside the usual pipeline"
+                times = ratio(runs[OURS], runs[USUAL], unit)
+                targets.append(Target.at_least(what, times, FASTER_THAN_USUAL))
+        for links in () if quick else LINKS:
+            with Pages(PAGES, links) as site:
+                crawl_of = partial(crawl, redis, site, items=3, follow=True)
+                variants = {"": partial(crawl_of, database, NONE)}
+                for name, database in databases.items():
+                    variants[name] = partial(crawl_of, database, OURS)
+                runs = alternating(variants, CRAWL_ROUNDS)
+            for name, measured in runs.items():
+                what = f"crawl, {links} links a page"
+                beside = ratio(measured, runs[""], "pages/s")
+                line = {"what": what if name else f"{what}, {NONE}", "database": name}
+                lines.append({**line, **medians(measured), "x no pipeline": beside})
+                if name:
+                    what = f"{name}: pages/s of a crawl beside one without, {links} links a page"
+                    targets.append(Target.at_least(what, beside, OF_CRAWL))
         software = ", ".join(_versions(databases))
     return Result(
         "sink",
         "Rows into databases, beside the usual pipeline and Scrapy's pace",
         COLUMNS,
-        bench.rows,
-        targets=bench.targets,
+        lines,
+        targets=targets,
         notes=[
-            f"Medians of {size.rounds} rounds, crawls {size.crawl_rounds}; a process for each. "
-            f"Items of 8 fields, all from one page, {size.rows:,} (usual pipeline: "
-            f"{size.usual_rows:,}), CONCURRENT_ITEMS {BATCH}; crawls have three "
+            f"Medians of {rounds} rounds, crawls {CRAWL_ROUNDS}; a process for each. "
+            f"Items of 8 fields, all from one page, {rows:,} (usual pipeline: "
+            f"{usual:,}), CONCURRENT_ITEMS {BATCH}; crawls have three "
             "a page and Scrapy's default of 100. Everybody writes into a table that is there.",
             "rows/s: from the first response to the close of the spider. Scrapy's pace, with no "
             "pipeline, is the most that any pipeline can reach there.",

@@ -45,26 +45,26 @@ class Report:
             self.crawler.signals.disconnect(self.received, signals.response_received)
 
     def closed(self, spider: Follow, reason: str) -> None:
-        Path(spider.report).write_text(json.dumps(self.figures(reason)))
-
-    def figures(self, reason: str) -> dict[str, Any]:
-        """What the report is to have."""
         now, cpu = time.time(), cpu_seconds()
         first, cpu_before = self.first or (now, cpu)
         assert self.crawler.stats is not None
         stats = self.crawler.stats.get_stats()
-        return {
+        sink = "redisq/sink/"
+        figures = {
             "reason": reason,
-            "first": first,
-            "closed": now,
             "seconds": now - first,
             "cpu": cpu - cpu_before,
-            "cpu_all": cpu,
             "pages": stats.get("response_received_count", 0),
             "items": stats.get("item_scraped_count", 0),
             "errors": stats.get("log_count/ERROR", 0),
             "exchanges": stats.get("redisq/exchanges", 0),
+            "sink": {
+                name.removeprefix(sink): value
+                for name, value in stats.items()
+                if name.startswith(sink)
+            },
         }
+        Path(spider.report).write_text(json.dumps(figures, default=str))
 
 
 class Follow(scrapy.Spider):
