@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import psutil
 
 from benchmarks.common import Result, Target
-from benchmarks.crawls.hosts import LEASE_TTL, Host, crawl, hosts_of
-from benchmarks.crawls.verdict import CLOSE, CLOSE_SHARE, Crawled, judge, refetched
+from benchmarks.crawls.hosts import LEASE_TTL, Crawled, Host, crawl, hosts_of
 from lab.servers import RedisServer, any_server
+from lab.site import Hit
 from scrapy_redisq.frontier.limits import SlotLimit
 
 SHARE = 0.95
 UNHURT = 0.97
 
-
-@dataclass(frozen=True)
-class Size:
-    """Times in seconds. ``trouble_at``, ``trouble``, ``retry_after``: of the host that is in it, as
-    `Host` has them; it is in trouble for longer than it says, so it says so twice."""
-
-    seconds: float
-    workers: int
-    hosts: int
-    kill_every: float
-    trouble_at: float
-    trouble: float
-    retry_after: int
-
-
-FULL = Size(60, 8, 50, 5, 5, 7, 5)
-QUICK = Size(1, 2, 5, 0.6, 0, 0, 0)
+TROUBLE_AT, TROUBLE, RETRY_AFTER = 5, 7, 5
+"""Of the host that is in trouble, as `Host` has them: for longer than it says, so that it says so
+twice."""
 
 OF_OTHERS = 0.5
 """Seconds: the delay of the hosts beside it."""
@@ -43,16 +30,70 @@ OF_OTHERS = 0.5
 SLOW = 0.2
 """Seconds that the slow host's answers take."""
 
+CLOSE, CLOSE_SHARE = 0.005, 0.1
+"""What a start may be early by the site's clock before it counts as a violation with tolerance: so
+many seconds and this share of the delay."""
+
 COLUMNS = ["scenario", "requests", "kills", "closer than delay", "over rate", "over concurrency"]
 COLUMNS += ["with tolerance", "by workers' clocks", "worst ms", "share", "worst host"]
 COLUMNS += ["missing", "twice", "CPU busy"]
 
 
-def row(scenario: str, size: Size, crawled: Crawled) -> dict[str, Any]:
-    """The figures of a crawl, and what the goals are made of."""
-    verdict = judge(crawled.limits, crawled.hits)
-    counts = verdict.counts
-    twice, needlessly = refetched(crawled.hits, crawled.killed)
+def too_soon(limit: SlotLimit, starts: Sequence[float]) -> list[float]:
+    """Seconds by which starts came too soon after the one before."""
+    gaps = (later - earlier for earlier, later in itertools.pairwise(starts))
+    return [limit.delay - gap for gap in gaps if gap < limit.delay]
+
+
+def too_many(limit: SlotLimit, starts: Sequence[float]) -> list[float]:
+    """Seconds by which starts came too soon for the rate, over the worst window that ends with
+    each: any ``n`` starts take at least ``(n - burst) / rate``."""
+    if not limit.rate:
+        return []
+    worst = []
+    for last in range(limit.burst, len(starts)):
+        windows = (
+            (last - first + 1 - limit.burst) / limit.rate - (starts[last] - starts[first])
+            for first in range(last - limit.burst + 1)
+        )
+        worst.append(max(windows))
+    return [early for early in worst if early > 0]
+
+
+def over(limit: SlotLimit, hits: Sequence[Hit]) -> int:
+    """Requests that arrived when as many as allowed were in progress. One that ends when another
+    arrives is no longer in progress."""
+    ends: list[float] = []
+    count = 0
+    for hit in hits if limit.concurrency else ():
+        while ends and ends[0] <= hit.at:
+            heapq.heappop(ends)
+        count += len(ends) >= limit.concurrency
+        heapq.heappush(ends, hit.ended)
+    return count
+
+
+def row(scenario: str, seconds: float, crawled: Crawled) -> dict[str, Any]:
+    """The figures of a crawl, and what goals and notes are made of: its log held against the limits
+    of the hosts, by the site's clock and by the workers'."""
+    counts: Counter[str] = Counter()
+    early: list[float] = []
+    by_workers: list[float] = []
+    for host, limit in enumerate(crawled.limits):
+        mine = crawled.of_host(host)
+        counts["over"] += over(limit, mine)
+        for judged, interval, name in (
+            (too_soon, limit.delay, "close"),
+            (too_many, 1 / limit.rate if limit.rate else 0.0, "fast"),
+        ):
+            found = judged(limit, [hit.at for hit in mine])
+            early += found
+            by_workers += judged(limit, sorted(hit.started for hit in mine))
+            counts[name] += len(found)
+            counts["beyond"] += sum(one > CLOSE + CLOSE_SHARE * interval for one in found)
+    good = [hit for hit in crawled.hits if hit.status == 200]
+    by_living = [hit for hit in good if hit.headers["x-worker"] not in crawled.killed]
+    fetched = {(hit.host, hit.path) for hit in good}
     return {
         "scenario": scenario,
         "requests": len(crawled.hits),
@@ -60,80 +101,107 @@ def row(scenario: str, size: Size, crawled: Crawled) -> dict[str, Any]:
         "closer than delay": counts["close"],
         "over rate": counts["fast"],
         "over concurrency": counts["over"],
-        "with tolerance": counts["beyond tolerance"] + counts["over"],
-        "by workers' clocks": counts["by workers"],
-        "worst ms": 1000 * max(verdict.early, default=0.0),
-        "share": crawled.share(size.seconds),
-        "worst host": min(crawled.shares(size.seconds)),
-        "missing": crawled.missing(),
-        "twice": twice,
-        "needlessly twice": needlessly,
+        "with tolerance": counts["beyond"] + counts["over"],
+        "by workers' clocks": len(by_workers),
+        "worst ms": 1000 * max(early, default=0.0),
+        "share": crawled.share(seconds),
+        "worst host": min(crawled.shares(seconds)),
+        "missing": sum(crawled.pages) - len(fetched),
+        "twice": len(good) - len(fetched),
+        "needlessly twice": len(by_living) - len({(hit.host, hit.path) for hit in by_living}),
         "CPU busy": crawled.cores,
-        "early ms": [1000 * seconds for seconds in sorted(verdict.early)],
-        "early by workers ms": [1000 * seconds for seconds in verdict.early_by_workers],
-        "way ms": [1000 * seconds for seconds in spread(verdict.way)],
+        "early ms": [1000 * each for each in early],
+        "early by workers ms": [1000 * each for each in by_workers],
+        "way ms": spread([1000 * (hit.at - hit.started) for hit in crawled.hits]),
     }
 
 
-def spread(values: Sequence[float]) -> list[float]:
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
     """Median, 99th percentile and the highest."""
     ordered = sorted(values) or [0.0]
-    return [ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]]
+    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]
 
 
 def run(*, quick: bool) -> Result:
     """Crawl fifty hosts with different limits; with kills; with a host in trouble; with a slow
     one."""
-    size = QUICK if quick else FULL
-    limits, hosts = hosts_of(size.hosts)
-    with closing(RedisServer(any_server("redis-7"))) as server:
-        crawled_by = partial(crawl, server, seconds=size.seconds, workers=size.workers)
-        crawled = {"kills": crawled_by(limits, hosts, kill_every=size.kill_every)}
+    seconds, workers, many, kill_every = (1, 2, 5, 0.6) if quick else (60, 8, 50, 5)
+    limits, hosts = hosts_of(many)
+    with RedisServer(any_server("redis-7")) as server:
+        crawled_by = partial(crawl, server, seconds=seconds, workers=workers)
+        crawled = {"kills": crawled_by(limits, hosts, kill_every=kill_every)}
         if not quick:
             crawled = {"limits": crawled_by(limits, hosts), **crawled}
-            in_trouble = Host(hosts[0].answer, size.trouble_at, size.trouble, size.retry_after)
+            in_trouble = Host(hosts[0].answer, TROUBLE_AT, TROUBLE, RETRY_AFTER)
             trouble = crawled_by(limits, [in_trouble, *hosts[1:]])
-            others, prompt = [SlotLimit(delay=OF_OTHERS)] * (size.hosts - 1), [Host()]
-            prompt *= len(others)
+            others, prompt = [SlotLimit(delay=OF_OTHERS)] * (many - 1), [Host()] * (many - 1)
             fast = crawled_by(others, prompt)
-            with_slow = [*others, SlotLimit(concurrency=2)], [*prompt, Host(SLOW)]
-            slow = crawled_by(*with_slow)
+            slow = crawled_by([*others, SlotLimit(concurrency=2)], [*prompt, Host(SLOW)])
             crawled["host in trouble"] = trouble
             crawled |= {f"{len(others)} fast hosts": fast, "and a slow one": slow}
-    rows = [row(scenario, size, one) for scenario, one in crawled.items()]
+    rows = [row(scenario, seconds, one) for scenario, one in crawled.items()]
     targets = [goal for found in rows[:2] for goal in _kept(found)]
     if not quick:
-        targets += [
-            _left_alone(size, trouble),
-            _unhurt("a host in trouble", size, trouble, crawled["limits"], range(1, size.hosts)),
-            _unhurt(f"a host of {1000 * SLOW:g} ms", size, slow, fast, range(size.hosts - 1)),
-            Target.none(
-                "pages missing, a host in trouble and a slow one",
-                sum(one["missing"] for one in rows),
-            ),
-        ]
-    title = f"Limits of {size.hosts} hosts that {size.workers} workers keep together"
-    return Result("polite", title, COLUMNS, rows, targets=targets, notes=_notes(size, rows))
+        targets.append(_left_alone(trouble))
+        for which, one, beside, compared in (
+            ("a host in trouble", trouble, crawled["limits"], range(1, many)),
+            (f"a host of {1000 * SLOW:g} ms", slow, fast, range(many - 1)),
+        ):
+            share = one.share(seconds, compared) / beside.share(seconds, compared)
+            what = f"pages of the others beside {which}, of those without it"
+            targets.append(Target.at_least(what, share, UNHURT, shown=f"{share:.3f} x"))
+        missing = sum(one["missing"] for one in rows)
+        targets.append(Target.none("pages missing, a host in trouble and a slow one", missing))
+    limited = rows[:2]
+    early = [ms for one in limited for ms in one["early ms"]]
+    late = [ms for one in rows for ms in one["early by workers ms"]]
+    title = f"Limits of {many} hosts that {workers} workers keep together"
+    notes = [
+        f"{seconds:g} s; each host has as many pages as its limits allow in that time. Ten "
+        "kinds of limits (delays of 0.2 s and more, rates with bursts, concurrencies, all of "
+        "these), each at five paces; times are those of a longer crawl made shorter. With kills, "
+        f"a worker is killed every {kill_every:g} s and another one started; "
+        f"REDISQ_LEASE_TTL is {LEASE_TTL} s.",
+        "Counted by the site's log, which is a process of its own. A request is over the rate if "
+        "any window that ends with it holds more than burst + rate x its length.",
+        f"Tolerance: {1000 * CLOSE:g} ms and {CLOSE_SHARE:.0%} of the delay. A request gets from "
+        "its worker to the log in "
+        + "; ".join(f"{one['scenario']}: {_times(one['way ms'])}" for one in limited)
+        + ". One that took longer than the next one makes those two look closer than they were "
+        "begun. Starts by the workers' own clocks, which they write into the requests, have no "
+        "tolerance.",
+        f"Too early by the log: {len(early)}, by {_times(spread(early))}. Too early by the "
+        f"workers' own clocks: {', '.join(f'{ms:.1f} ms' for ms in late) or 'none'}.",
+        f"A host in trouble answers 503 with Retry-After {RETRY_AFTER} for "
+        f"{TROUBLE} s. The fast hosts have a delay of {OF_OTHERS} s, the slow one a "
+        f"concurrency of 2. CPU busy: of {psutil.cpu_count()} cores, by all processes of this "
+        "machine.",
+    ]
+    return Result("polite", title, COLUMNS, rows, targets=targets, notes=notes)
 
 
-def _left_alone(size: Size, crawled: Crawled) -> Target:
-    flying, others = crawled.asked_too_early(0, size.retry_after)
-    refused = sum(hit.status == 503 for hit in crawled.hits)
+def _times(found: tuple[float, float, float]) -> str:
+    return "{:.1f} ms (median), {:.1f} (99 of 100), {:.1f} at most".format(*found)
+
+
+def _left_alone(crawled: Crawled) -> Target:
+    """Requests that a host got within the time of its Retry-After: none but those that their
+    workers began before the 503 was sent."""
+    mine = crawled.of_host(0)
+    refusals = [hit for hit in mine if hit.status == 503]
+    early = {
+        hit: hit.started <= refusal.ended
+        for refusal in refusals
+        for hit in mine
+        if refusal.ended < hit.at < refusal.ended + RETRY_AFTER
+    }
+    flying = sum(early.values())
+    others = len(early) - flying
     return Target(
-        f"requests within the {size.retry_after} s of a Retry-After",
+        f"requests within the {RETRY_AFTER} s of a Retry-After",
         "0, and one in flight",
-        f"{others}, and {flying} in flight, after {refused} answers 503",
-        others == 0 < refused and flying <= refused,
-    )
-
-
-def _unhurt(what: str, size: Size, crawled: Crawled, beside: Crawled, hosts: range) -> Target:
-    share = crawled.share(size.seconds, hosts) / beside.share(size.seconds, hosts)
-    return Target(
-        f"pages of the others beside {what}, of those without it",
-        f">= {UNHURT} x",
-        f"{share:.3f} x",
-        share >= UNHURT,
+        f"{others}, and {flying} in flight, after {len(refusals)} answers 503",
+        others == 0 < len(refusals) and flying <= len(refusals),
     )
 
 
@@ -149,48 +217,7 @@ def _kept(found: dict[str, Any]) -> list[Target]:
         "pages missing": "missing",
         "pages fetched twice that no killed worker had": "needlessly twice",
     }
-    share = Target(
-        f"pages in the time, of those that the limits allow, {name}",
-        f">= {SHARE}",
-        f"{found['share']:.3f} (worst host {found['worst host']:.3f})",
-        found["share"] >= SHARE,
-    )
     goals = [Target.none(f"{what}, {name}", found[figure]) for what, figure in nothing.items()]
-    return [*goals, share]
-
-
-def _notes(size: Size, rows: Sequence[dict[str, Any]]) -> list[str]:
-    limited = rows[:2]
-    early = [ms for one in limited for ms in one["early ms"]]
-    median, high, worst = spread(early)
-    return [
-        f"{size.seconds:g} s; each host has as many pages as its limits allow in that time. Ten "
-        "kinds of limits (delays of 0.2 s and more, rates with bursts, concurrencies, all of "
-        "these), each at five paces; times are those of a longer crawl made shorter. With kills, "
-        f"a worker is killed every {size.kill_every:g} s and another one started; "
-        f"REDISQ_LEASE_TTL is {LEASE_TTL} s.",
-        "Counted by the site's log, which is a process of its own. A request is over the rate if "
-        "any window that ends with it holds more than burst + rate x its length.",
-        f"Tolerance: {1000 * CLOSE:g} ms and {CLOSE_SHARE:.0%} of the delay. A request gets from "
-        "its worker to the log in "
-        + "; ".join(
-            "{}: {:.1f} ms (median), {:.0f} (99 of 100), {:.0f} at most".format(
-                one["scenario"], *one["way ms"]
-            )
-            for one in limited
-        )
-        + ". One that took longer than the next one makes those two look closer than they were "
-        "begun. Starts by the workers' own clocks, which they write into the requests, have no "
-        "tolerance.",
-        f"The {len(early)} that were too early by the log were so by {median:.1f} ms (median), "
-        f"{high:.1f} ms (99 of 100), {worst:.1f} ms at most."
-        if early
-        else "None was too early by the log.",
-        "Too early by the workers' own clocks: "
-        + (", ".join(f"{ms:.1f} ms" for one in rows for ms in one["early by workers ms"]) or "none")
-        + ".",
-        f"A host in trouble answers 503 with Retry-After {size.retry_after} for "
-        f"{size.trouble:g} s. The fast hosts have a delay of {OF_OTHERS} s, the slow one a "
-        f"concurrency of 2. CPU busy: of {psutil.cpu_count()} cores, by all processes of this "
-        "machine.",
-    ]
+    what = f"pages in the time, of those that the limits allow, {name}"
+    shown = f"{found['share']:.3f} (worst host {found['worst host']:.3f})"
+    return [*goals, Target.at_least(what, found["share"], SHARE, shown=shown, unit="")]

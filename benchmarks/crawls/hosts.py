@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import json
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import psutil
 
-from benchmarks.crawls.verdict import Crawled, allowed
 from benchmarks.crawls.workers import REDISQ_EXACT, Fleet
 from lab.process_site import ProcessSite, address
 from lab.servers import RedisServer
@@ -22,7 +23,6 @@ from scrapy_redisq.frontier.limits import SlotLimit
 
 LEASE_TTL = 2
 """Seconds until the requests and tokens of a killed worker go to others."""
-
 
 PROMPT = 0.05
 """Seconds that answers of most hosts take."""
@@ -78,7 +78,7 @@ class Hosts(Site):
 
 
 def hosts_of(number: int) -> tuple[list[SlotLimit], list[Host]]:
-    """As many hosts with different limits as the size takes."""
+    """So many hosts with different limits."""
     limits, hosts = [], []
     for stretch, (limit, answer) in itertools.islice(itertools.product(STRETCH, LIMITS), number):
         limits.append(
@@ -88,19 +88,53 @@ def hosts_of(number: int) -> tuple[list[SlotLimit], list[Host]]:
     return limits, hosts
 
 
-def setting(limits: Sequence[SlotLimit]) -> str:
-    """REDISQ_SLOT_LIMITS of the hosts."""
-    return json.dumps(
-        {
-            address(host): {
-                "delay": limit.delay,
-                "concurrency": limit.concurrency,
-                "rate": f"{limit.rate * 3600:.6f}/h" if limit.rate else "",
-                "burst": limit.burst,
-            }
-            for host, limit in enumerate(limits)
+def allowed(limit: SlotLimit, answer: float, seconds: float) -> int:
+    """The most requests of a limit that can begin in a time when each takes ``answer`` seconds."""
+    interval = 1 / limit.rate if limit.rate else 0.0
+    number, start, at, tat = 0, 0.0, 0.0, 0.0
+    ends: list[float] = []
+    while True:
+        start = max(at, tat - (limit.burst - 1) * interval)
+        if limit.concurrency and len(ends) == limit.concurrency:
+            start = max(start, heapq.heappop(ends))
+        if start >= seconds:
+            return number
+        number += 1
+        heapq.heappush(ends, start + answer)
+        at, tat = start + limit.delay, max(tat, start) + interval
+
+
+@dataclass(frozen=True)
+class Crawled:
+    """What one fleet did to a site. ``pages``: pushed to each host. ``killed``: pids. ``cores``:
+    kept busy."""
+
+    limits: Sequence[SlotLimit]
+    pages: Sequence[int]
+    began: float
+    hits: list[Hit]
+    killed: set[str]
+    cores: float
+
+    def of_host(self, host: int) -> list[Hit]:
+        return [hit for hit in self.hits if hit.host.startswith(f"{address(host)}:")]
+
+    def shares(self, seconds: float) -> list[float]:
+        """Pages of each host that were asked for within a time, of those that its limits allow."""
+        fetched = {
+            (hit.host.partition(":")[0], hit.path)
+            for hit in self.hits
+            if hit.status == 200 and hit.at < self.began + seconds
         }
-    )
+        in_time = Counter(host for host, _ in fetched)
+        return [in_time[address(host)] / pages for host, pages in enumerate(self.pages)]
+
+    def share(self, seconds: float, hosts: range | None = None) -> float:
+        """The same of some hosts together."""
+        shares = self.shares(seconds)
+        chosen = hosts or range(len(self.pages))
+        got = sum(shares[host] * self.pages[host] for host in chosen)
+        return got / sum(self.pages[host] for host in chosen)
 
 
 def crawl(
@@ -116,28 +150,35 @@ def crawl(
     pages = [
         allowed(limit, host.answer, seconds) for limit, host in zip(limits, hosts, strict=True)
     ]
-    settings = {"REDISQ_SLOT_LIMITS": setting(limits), "REDISQ_LEASE_TTL": LEASE_TTL}
+    slots = {
+        address(host): {
+            "delay": limit.delay,
+            "concurrency": limit.concurrency,
+            "rate": f"{limit.rate * 3600:.6f}/h" if limit.rate else "",
+            "burst": limit.burst,
+        }
+        for host, limit in enumerate(limits)
+    }
+    settings = {"REDISQ_SLOT_LIMITS": json.dumps(slots), "REDISQ_LEASE_TTL": LEASE_TTL}
     killed: set[str] = set()
     chance = random.Random(6)
     with (
         ProcessSite(partial(Hosts, hosts), first=True) as site,
         Fleet(server, workers, variant=REDISQ_EXACT, spider="polite", settings=settings) as fleet,
     ):
-        urls = [
+        began = time.monotonic()
+        psutil.cpu_percent()
+        fleet.frontier.push(
             site.url(f"/{number}", host)
             for number in range(max(pages))
             for host in range(len(hosts))
             if number < pages[host]
-        ]
-        began = time.monotonic()
-        psutil.cpu_percent()
-        fleet.frontier.push(urls)
+        )
         fleet.begin()
         kills = math.ceil(seconds / kill_every) - 1 if kill_every else 0
         for number in range(1, kills + 1):
             time.sleep(max(0.0, began + number * kill_every - time.monotonic()))
-            victim = chance.randrange(workers)
-            killed.add(str(fleet.replace(victim)))
+            killed.add(str(fleet.replace(chance.randrange(workers))))
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
         fleet.reports(seconds + 60)
