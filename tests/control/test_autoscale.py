@@ -209,17 +209,6 @@ def test_one_that_cannot_be_started() -> None:
         rig.go(0, 1)
 
 
-def test_signals_go_on() -> None:
-    """The first stops all, the second at once, the third kills; nothing is started meanwhile."""
-    rig = Rig(least=2)
-    rig.go(0, 2)
-    for _ in range(3):
-        rig.fleet.stop()
-    rig.end(1, 0)
-    rig.go(100, 5)
-    assert [process.signals for process in rig.processes] == [["TERM", "TERM", "KILL"]]
-
-
 def test_one_that_hangs() -> None:
     """It is waited for; with a grace period it is killed after that, and one that stays when the
     run is complete is told to stop first."""
