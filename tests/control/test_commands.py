@@ -11,14 +11,13 @@ import subprocess
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
 
-from lab.launcher import fork
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.commands import display, watching
 from scrapy_redisq.commands.autoscale import _project_of
@@ -28,7 +27,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.ops.autoscale import CrawlCommand
 from tests.control.member import Member, some_urls
-from tests.harness.command import Ran, Redisq, at
+from tests.harness.command import Ran, Redisq
 
 
 @pytest.mark.parametrize(
@@ -339,42 +338,37 @@ def test_reset(redisq: Redisq, frontier: Frontier) -> None:
     assert redisq("reset", "books", "--yes").out == "books: there is no such frontier\n"
 
 
-class TestEmbeddedServer:
-    def test_start_status_stop(self, redisq: Redisq, tmp_path: Path) -> None:
-        """Started, it stays between commands; pushed requests are there; stopped, it is gone."""
-        folder = tmp_path / ".scrapy" / "redisq"
-        own = {"REDISQ_URL": "embedded://"}
-        assert redisq("server", "start", **own).out.startswith("Running: Redis ")
-        try:
-            assert redisq("push", "books", "https://a.example/", **own).code == 0
-            told = json.loads(redisq("server", "status", "--json", **own).out)
-            assert told["running"]
-            assert told["kept"]
-            assert told["folder"] == str(folder.resolve())
-            assert json.loads(redisq("status", "books", "--json", **own).out)["queued"] == 1
-        finally:
-            stopped = redisq("server", "stop", **own)
-        assert stopped == (0, "Stopped\n", "")
-        assert redisq("server", "status", **own).out.startswith("Not running in ")
-        assert redisq("server", "stop", **own).out.endswith("is not running\n")
-
-    def test_of_another_server(self, redisq: Redisq) -> None:
-        """With a REDISQ_URL of another kind there is no embedded server to speak of."""
-        ran = redisq("server", "start")
-        assert ran.code == 1
-        assert "REDISQ_URL" in ran.err
+def test_an_embedded_server(redisq: Redisq, tmp_path: Path) -> None:
+    """Started, it stays between commands; pushed requests are there; stopped, it is gone. With
+    a REDISQ_URL of another kind there is none to speak of."""
+    folder = tmp_path / ".scrapy" / "redisq"
+    own = {"REDISQ_URL": "embedded://"}
+    assert redisq("server", "start", **own).out.startswith("Running: Redis ")
+    try:
+        assert redisq("push", "books", "https://a.example/", **own).code == 0
+        told = json.loads(redisq("server", "status", "--json", **own).out)
+        assert told["running"]
+        assert told["kept"]
+        assert told["folder"] == str(folder.resolve())
+        assert json.loads(redisq("status", "books", "--json", **own).out)["queued"] == 1
+    finally:
+        stopped = redisq("server", "stop", **own)
+    assert stopped == (0, "Stopped\n", "")
+    assert redisq("server", "status", **own).out.startswith("Not running in ")
+    assert redisq("server", "stop", **own).out.endswith("is not running\n")
+    ran = redisq("server", "start")
+    assert (ran.code, "REDISQ_URL" in ran.err) == (1, True)
 
 
-PROJECT = {
-    "scrapy.cfg": "[settings]\ndefault = shop.settings\n",
-    "shop/__init__.py": "",
-    "shop/settings.py": """
-SPIDER_MODULES = ["shop.spiders"]
+SHOP = """
+import scrapy
+
+SPIDER_MODULES = ["shop"]
 ADDONS = {"scrapy_redisq.Addon": 500}
-REQUEST_FINGERPRINTER_CLASS = "shop.fingerprints.ByPath"
+REQUEST_FINGERPRINTER_CLASS = "shop.ByPath"
 REDISQ_FRONTIER = "shop-%(spider)s"
-""",
-    "shop/fingerprints.py": """
+
+
 class ByPath:
     @classmethod
     def from_crawler(cls, crawler):
@@ -383,78 +377,57 @@ class ByPath:
 
     def fingerprint(self, request):
         return request.url.partition("?")[0].encode()
-""",
-    "shop/spiders.py": """
-import scrapy
+
 
 class Books(scrapy.Spider):
     name = "books"
     custom_settings = {"REDISQ_ORDER": "lifo"}
 
-class Films(scrapy.Spider):
-    name = "films"
 
 class Plays(scrapy.Spider):
     name = "plays"
     custom_settings = {"REDISQ_FRONTIER": "%(spider)s-%(arguments)s", "REDISQ_ORDER": "lifo"}
-""",
-}
+"""
+"""The settings of a project, and its spiders."""
 
 
-@pytest.fixture
-def shop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
-) -> Iterator[Settings]:
-    """The settings of a project in the current folder."""
-    for name, text in PROJECT.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    monkeypatch.chdir(tmp_path)
+def test_in_a_project(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    redis_server: RedisServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The project's fingerprinter and the spider's custom_settings count, as for workers. A
+    frontier of no spider is begun, and said to be one; one with arguments is known, and is the one
+    that autoscale watches."""
+    (tmp_path / "shop.py").write_text(SHOP)
     monkeypatch.syspath_prepend(tmp_path)
     settings = Settings({"REDISQ_URL": redis_server.url})
-    settings.setmodule("shop.settings")
-    yield settings
-    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
-        del sys.modules[name]
+    settings.setmodule("shop")
 
+    def pushed(name: str, *urls: str) -> tuple[int, str, str, FrontierConfig | None]:
+        code = main(["push", name, *urls], settings)
+        with Frontier.from_url(redis_server.url, name) as frontier:
+            return code, *capsys.readouterr(), frontier.config()
 
-class TestInAProject:
-    def test_a_process(self, tmp_path: Path, redis_server: RedisServer, shop: object) -> None:
-        """The project's fingerprinter and the spider's custom_settings count, as for workers."""
-        urls = ["https://a.example/x?1", "https://a.example/x?2", "ftp://a.example/"]
-        words = ["redisq", "push", "shop-books", *urls, *at(redis_server)]
-        output = tmp_path / "output"
-        assert fork("scrapy", words, tmp_path, output, dict(os.environ)).wait(60) == 1
-        said = output.read_text()
-        assert "shop-books: 1 new request, 1 duplicate, 1 bad\n" in said
-        assert "argument 3: " in said and said.count("\n") == 2
-        with Frontier.from_url(redis_server.url, "shop-books") as frontier:
-            config = frontier.config()
-        assert config is not None
-        assert (config.order, config.shards, config.spider) == ("lifo", 1, "books")
-        assert config.fingerprinter == "shop.fingerprints.ByPath"
-        assert config.dupefilter == "bloom"
-
-    def test_names(
-        self, redis_server: RedisServer, shop: Settings, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """A frontier of no spider is begun, and said to be one; one with arguments is known, and is
-        the one that autoscale watches."""
-        assert main(["push", "shop-boks", "http://a.example"], shop) == 0
-        assert capsys.readouterr() == (
-            "shop-boks: 1 new request, 0 duplicates\n",
-            "scrapy redisq push: 'shop-boks' is the frontier of no spider of this project "
-            "(theirs: shop-books, shop-films, plays-…); a new one begins\n",
-        )
-        assert main(["push", "plays-by=me", "http://a.example"], shop) == 0
-        assert capsys.readouterr() == ("plays-by=me: 1 new request, 0 duplicates\n", "")
-        with Frontier.from_url(redis_server.url, "plays-by=me") as frontier:
-            config = frontier.config()
-        assert config is not None
-        assert (config.order, config.spider) == ("lifo", "plays")
-        crawl = CrawlCommand(["scrapy", "crawl", "plays", "-a", "by=you"])
-        assert _project_of(crawl, Namespace(name=None), Project(shop))[1] == "plays-by=you"
+    urls = ["https://a.example/x?1", "https://a.example/x?2", "ftp://a.example/"]
+    code, out, err, config = pushed("shop-books", *urls)
+    assert (code, out) == (1, "shop-books: 1 new request, 1 duplicate, 1 bad\n")
+    assert err.startswith("argument 3: ") and err.count("\n") == 1
+    assert (config.order, config.shards, config.spider) == ("lifo", 1, "books")
+    assert (config.fingerprinter, config.dupefilter) == ("shop.ByPath", "bloom")
+    assert pushed("shop-boks", "http://a.example")[:3] == (
+        0,
+        "shop-boks: 1 new request, 0 duplicates\n",
+        "scrapy redisq push: 'shop-boks' is the frontier of no spider of this project "
+        "(theirs: shop-books, plays-…); a new one begins\n",
+    )
+    *told, config = pushed("plays-by=me", "http://a.example")
+    assert told == [0, "plays-by=me: 1 new request, 0 duplicates\n", ""]
+    assert (config.order, config.spider) == ("lifo", "plays")
+    crawl = CrawlCommand(["scrapy", "crawl", "plays", "-a", "by=you"])
+    assert _project_of(crawl, Namespace(name=None), Project(settings))[1] == "plays-by=you"
+    sys.modules.pop("shop")
 
 
 class TestProcesses:
