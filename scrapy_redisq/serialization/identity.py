@@ -38,6 +38,7 @@ UNMARKED_META = frozenset(
         "redisq_delay",
         "redisq_every",
         "redisq_seen_ttl",
+        "redisq_wanted_again",
         "proxy",
         "_auth_proxy",
         "_hsid",
@@ -165,7 +166,8 @@ def of_child(
 ) -> bytes:
     """The identity of an unfiltered request of the page whose identity is ``page``.
 
-    ``retries`` of the page: after its callback wanted the page again, its requests are new.
+    ``retries`` of the page, as its callback wanted: what it asks for is new each time. Those of
+    middlewares do not count, or a page that is fetched again and fails once would ask anew.
     """
     marked, number = _marks_and_number(fingerprint, request, repeats)
     return _digest(b"child", page, b"%d" % retries, fingerprint, marked, b"%d" % number)

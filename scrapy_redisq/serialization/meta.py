@@ -14,6 +14,10 @@ DELAY_KEY = "redisq_delay"
 SESSION_KEY = "redisq_session"
 """In a request's meta: what the page that asks for it shares with it. Both run in one process."""
 
+WANTED_KEY = "redisq_wanted_again"
+"""In a request's meta: how many of its retries were asked for by its callback or errback, which may
+have asked for other requests, too. Downloader middlewares ask for the rest."""
+
 MAX_DELAY = 31_536_000.0
 """Longest delay in seconds, a year."""
 
@@ -27,9 +31,9 @@ def delay_of(value: Any) -> float:
     raise ValueError(f"meta[{DELAY_KEY!r}] = {value!r:.100}: takes {DELAY_TAKES}")
 
 
-def retry_times(meta: Mapping[str, Any]) -> int:
+def retry_times(meta: Mapping[str, Any], key: str = "retry_times") -> int:
     """How often a request was retried, as Scrapy's get_retry_request() counts in its meta."""
-    times = meta.get("retry_times", 0)
+    times = meta.get(key, 0)
     return times if isinstance(times, int) else 0
 
 

@@ -24,7 +24,7 @@ from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import of_refused
-from scrapy_redisq.serialization.meta import DELAY_KEY, milliseconds, retry_times
+from scrapy_redisq.serialization.meta import DELAY_KEY, WANTED_KEY, milliseconds, retry_times
 from scrapy_redisq.serialization.recurrence import EVERY_KEY, SEEN_TTL_KEY, read_wishes
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
@@ -125,8 +125,12 @@ class Outbox:
         one = self._asked(given, of_start, again, fed)
         if one is None:
             return self.duplicate(given)
-        if one.page is not None and self._takes_place_of(one.page, one):
-            taken = self._take_retry(one, one.page)
+        page = one.page if one.page is not None and self._is_page_again(one, one.page) else None
+        if page is not None and not self._engine.is_returned(given):
+            wanted = 1 + retry_times(page.request.meta, WANTED_KEY)
+            one.request = one.request.replace(meta={**one.request.meta, WANTED_KEY: wanted})
+        if page is not None and not page.is_kept and page.retry is None:
+            taken = self._take_retry(one, page)
         else:
             taken = self._send_or_keep(one, url)
         if taken and one.delay > 0:
@@ -265,9 +269,6 @@ class Outbox:
         self._run_session.enqueue(enqueue)
         if holder is not None and link is not None:
             holder.output.keep_link(enqueue)
-
-    def _takes_place_of(self, page: Page, one: Asked) -> bool:
-        return not page.is_kept and page.retry is None and self._is_page_again(one, page)
 
     def _is_page_again(self, one: Asked, page: Page) -> bool:
         """Whether it is the request of the page once more."""
