@@ -11,7 +11,7 @@ from pathlib import Path
 import scrapy_redisq
 from scrapy_redisq.control.frontier_status import SINK_COUNTS
 from scrapy_redisq.serialization.identity import ID_KEY
-from scrapy_redisq.serialization.meta import DELAY_KEY, SESSION_KEY
+from scrapy_redisq.serialization.meta import DELAY_KEY, SESSION_KEY, WANTED_KEY
 from scrapy_redisq.serialization.recurrence import EVERY_KEY, SEEN_TTL_KEY
 from tests.docs.test_architecture import draw, in_one_process
 
@@ -55,7 +55,7 @@ def test_stats() -> None:
 def test_meta_keys() -> None:
     """meta.md has the keys that are this package's own."""
     named = re.findall(r"^\| `(redisq_\w+)`", (REFERENCE / "meta.md").read_text("utf-8"), re.M)
-    assert named == [DELAY_KEY, EVERY_KEY, SEEN_TTL_KEY, SESSION_KEY, ID_KEY]
+    assert named == [DELAY_KEY, EVERY_KEY, SEEN_TTL_KEY, SESSION_KEY, ID_KEY, WANTED_KEY]
 
 
 def test_errors() -> None:
