@@ -1,14 +1,15 @@
 """What a shard of a frontier really holds, what must always hold of it, and a model of it.
 
-The model is the protocol without Redis: a dictionary of entries and what became of each. It is
-fed with what the server was sent and answered, also where the worker never heard the answer.
+The model is the protocol of one shard without Redis: a dictionary of entries and what became of
+each. It is fed with what the server was sent and answered, also where the worker never heard the
+answer.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,6 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Reply, parse_lease
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.slot_names import shard_of
 
 HASHES = {"meta", "counts", "busy", "worker", "leases", "tokens", "slot", "posted", "letters"}
 SORTED_SETS = {"ready", "levels", "workers", "aside", "paused", "ruled", "delayed", "post", "dead"}
@@ -191,7 +191,6 @@ class Entry:
     """One accepted request and what became of it."""
 
     url: str
-    shard: int
     slot: str
     priority: int
     retried: bool = False
@@ -205,91 +204,48 @@ class Entry:
 class Model:
     """A frontier with exact duplicates, as dictionaries. Entries are identified by their bytes."""
 
-    shards: int
     max_deliveries: int
     entries: dict[bytes, Entry] = field(default_factory=dict)
-    seen: set[tuple[int, str]] = field(default_factory=set)
-    """(Shard, URL)."""
-    identities: set[tuple[int, int, bytes]] = field(default_factory=set)
-    """(Shard, which set, identity) of requests that the dupefilter is not asked about."""
-    expired: dict[tuple[int, str], bool] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    """URLs."""
+    identities: set[tuple[int, bytes]] = field(default_factory=set)
+    """(Which set, identity) of requests that the dupefilter is not asked about."""
+    expired: dict[str, bool] = field(default_factory=dict)
     """Registered workers, and whether they are past their deadline."""
     state: str = ""
-    """"open" or "complete"; shard 0 keeps it."""
+    """"open" or "complete"."""
     run: str = ""
     seeded: bool = False
-    """Shard 0 knows that some worker has added all its start requests."""
-    applied: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Some worker has added all its start requests."""
+    applied: Counter[str] = field(default_factory=Counter)
     """Exchanges by worker; the number of the last one is what the server keeps."""
-    torn: bool = False
-    """One shard has lost the end of its log, and the run was not completed since."""
-    has_posts: Callable[[int], bool] = lambda shard: False
-    completed: Callable[[], None] = lambda: None
-    """Called when the run is complete."""
 
-    def held_by(self, worker: str, shard: int) -> dict[str, Entry]:
+    def held_by(self, worker: str) -> dict[str, Entry]:
         return {
             entry.lease: entry
-            for entry in self.of_shard(shard).values()
-            if entry.state == "leased" and entry.holder == worker
+            for entry in self.in_state("leased").values()
+            if entry.holder == worker
         }
 
-    def of_shard(self, shard: int, state: str = "") -> dict[bytes, Entry]:
-        """Its entries, in one state or any."""
-        return {
-            name: entry
-            for name, entry in self.entries.items()
-            if entry.shard == shard and state in {"", entry.state}
-        }
+    def in_state(self, state: str) -> dict[bytes, Entry]:
+        return {name: entry for name, entry in self.entries.items() if entry.state == state}
 
     def unfinished(self) -> int:
         return sum(entry.state not in ENDED for entry in self.entries.values())
 
     # What scripts do
 
-    def could_be_sealed(self, shard: int) -> bool:
-        """Whether nothing is left on a shard, and nobody alive is there."""
-        return not (
-            self.has_posts(shard)
-            or any(entry.state not in ENDED for entry in self.of_shard(shard).values())
-            or any(at == shard and not late for (at, _), late in self.expired.items())
-        )
-
-    def sealed(self, shard: int) -> None:
-        """Nobody is a worker of this shard any more without having gone by shard 0."""
-        self.expired = {place: late for place, late in self.expired.items() if place[0] != shard}
-
     def conclude(self) -> bool:
         """Somebody completes the run, if that can be. -> is it complete by that?"""
-        if self.state != "open" or not self.seeded:
+        alive = not all(self.expired.values())
+        if self.state != "open" or not self.seeded or alive or self.unfinished():
             return False
-        for shard in range(self.shards):
-            if not self.could_be_sealed(shard):
-                return False
-            self.sealed(shard)
-        self.state, self.torn = "complete", False
-        self.completed()
+        self.expired.clear()
+        self.state = "complete"
         return True
 
-    def rewind(self, shard: int, before: Model) -> None:
-        """This shard alone is again as it was ``before``."""
-        others = {name: entry for name, entry in self.entries.items() if entry.shard != shard}
-        self.entries = others | before.of_shard(shard)
-        for name in ("seen", "identities"):
-            ours, theirs = getattr(self, name), getattr(before, name)
-            back = {item for item in theirs if item[0] == shard}
-            setattr(self, name, {item for item in ours if item[0] != shard} | back)
-        for name in ("expired", "applied"):
-            ours, theirs = getattr(self, name), getattr(before, name)
-            for place in [place for place in ours if place[0] == shard]:
-                del ours[place]
-            ours.update({place: value for place, value in theirs.items() if place[0] == shard})
-        if shard == 0:
-            self.state, self.run = before.state, before.run
-        self.torn = self.shards > 1
-
-    def join(self, worker: str, joined: calls.Joined, again: bool, shards: Sequence[int]) -> None:
-        """``again``: into the same run; ``shards`` that it is a worker of then."""
+    def join(self, worker: str, joined: calls.Joined, again: bool) -> None:
+        """``again``: into the same run."""
         if again:
             assert joined.run == self.run
         else:
@@ -302,28 +258,27 @@ class Model:
                 self.expired.clear()
                 self.run = joined.run
             self.state = "open"
-        self.expired.update({(shard, worker): False for shard in shards})
+        self.expired[worker] = False
 
-    def enqueue(self, item: Enqueue, shard: int, is_new: bool) -> None:
+    def enqueue(self, item: Enqueue, is_new: bool) -> None:
         url = item.entry.split()[-1].decode()  # what is sent again has no tag any more
-        identity = shard, item.asked, item.identity or b""
+        identity = item.asked, item.identity or b""
         duplicate = (
-            (shard, url) in self.seen
+            url in self.seen
             if item.fingerprint is not None
             else bool(item.asked) and identity in self.identities
         )
         assert is_new == (not duplicate), f"{url} was taken for {'new' if is_new else 'seen'}"
         self.identities |= {identity} if item.asked else set()
         if item.fingerprint is not None or item.also is not None:
-            self.seen.add((shard, url))
+            self.seen.add(url)
         if duplicate:
             return
         assert item.entry not in self.entries, f"{item.entry!r} was enqueued twice"
-        assert shard == shard_of(item.slot, self.shards)
-        self.entries[item.entry] = Entry(url, shard, item.slot, item.priority)
+        self.entries[item.entry] = Entry(url, item.slot, item.priority)
 
-    def finish(self, worker: str, item: Finish, shard: int) -> None:
-        entry = self.held_by(worker, shard).get(item.lease)
+    def finish(self, worker: str, item: Finish) -> None:
+        entry = self.held_by(worker).get(item.lease)
         if entry is None:
             return
         entry.retried = item.ending == "retried"
@@ -332,42 +287,37 @@ class Model:
         )
         if entry.retried:
             assert item.entry not in self.entries
-            self.entries[item.entry] = Entry(entry.url, shard, entry.slot, item.priority)
+            self.entries[item.entry] = Entry(entry.url, entry.slot, item.priority)
 
     def exchange(
         self, session: ShardSession, reply: Reply, operations: Iterable[Enqueue | Finish]
     ) -> None:
         """Take in what the server answered to ``operations``."""
-        shard, worker = session.shard, session.worker_id
-        if (shard, worker) not in self.expired:
+        worker = session.worker_id
+        if worker not in self.expired:
             assert reply.status in {"gone", "lost"}
             return
-        if reply.status == "sealed":
-            # Shard 0, too: for a worker that came back while the others were being sealed.
-            assert any(isinstance(item, Enqueue) for item in operations)
-            return
-        ahead = self.applied[shard, worker] - session.outgoing.acked
+        ahead = self.applied[worker] - session.outgoing.acked
         assert reply.status == ("rewound" if ahead < 0 else "replayed" if ahead else "ok")
         if ahead < 0:
             return
-        self.expired[shard, worker] = False
+        self.expired[worker] = False
         if reply.status == "replayed":
             known = {lease.id for lease in reply.leases} | set(session.held)
-            assert known >= set(self.held_by(worker, shard))
+            assert known >= set(self.held_by(worker))
             return
-        self.applied[shard, worker] += 1
+        self.applied[worker] += 1
         accepted = {id(item) for item in reply.accepted}
-        if accepted and self.state == "complete":
-            assert shard == 0 or self.torn, "no other one takes anything while the run is complete"
-            self.state = "open" if shard == 0 else self.state
+        if accepted:
+            self.state = "open"
         operations = list(operations)
         for item in operations:
             if isinstance(item, Enqueue):
-                self.enqueue(item, shard, id(item) in accepted)
+                self.enqueue(item, id(item) in accepted)
         order = ["done", "dead", "released", "retried"]
         finishes = [item for item in operations if isinstance(item, Finish)]
         for item in sorted(finishes, key=lambda item: order.index(item.ending)):
-            self.finish(worker, item, shard)
+            self.finish(worker, item)
         for lease in reply.leases:
             entry = self.entries[lease.entry]
             assert entry.state == "waiting", f"claimed what is {entry.state}"
@@ -375,42 +325,40 @@ class Model:
             assert entry.deliveries == lease.deliveries
             entry.state, entry.holder, entry.lease = "leased", worker, lease.id
 
-    def reap(self, shard: int, reclaimed: int, dead: int) -> None:
+    def reap(self, reclaimed: int, dead: int) -> None:
         expected = Counter[str]()
         # At most 10 workers a call; those with the same deadline in the order of their names.
-        late = sorted(worker for (at, worker), late in self.expired.items() if late and at == shard)
+        late = sorted(worker for worker, late in self.expired.items() if late)
         for worker in late[:10]:
-            for entry in self.held_by(worker, shard).values():
+            for entry in self.held_by(worker).values():
                 entry.deliveries += 1
                 entry.state = "dead" if entry.deliveries >= self.max_deliveries else "waiting"
                 expected[entry.state] += 1
-            del self.expired[shard, worker]
+            del self.expired[worker]
         assert (reclaimed, dead) == (expected["waiting"], expected["dead"])
 
-    def leave(self, worker: str, shard: int) -> None:
-        for entry in self.held_by(worker, shard).values():
+    def leave(self, worker: str) -> None:
+        for entry in self.held_by(worker).values():
             entry.state = "waiting"
-        self.expired.pop((shard, worker), None)
+        self.expired.pop(worker, None)
 
-    def requeue(self, shard: int) -> None:
-        for entry in self.of_shard(shard, "dead").values():
+    def requeue(self) -> None:
+        for entry in self.in_state("dead").values():
             entry.state, entry.deliveries = "waiting", 0
             self.state = "open"
 
     # What the server must hold
 
-    def check(self, shards: list[Shard]) -> None:
+    def check(self, real: Shard) -> None:
         """The frontier in Redis is what the model says, to the entry."""
-        assert shards[0].meta["state"] == self.state
-        if self.state == "complete" and not self.torn:
+        assert real.meta["state"] == self.state
+        if self.state == "complete":
             assert not self.unfinished(), "complete although something is unfinished"
-            assert all("sealed" in real.meta for real in shards[1:])
-        self.seeded = "seeded" in shards[0].meta
-        for shard, real in enumerate(shards):
-            waiting = self.of_shard(shard, "waiting").items()
-            assert sorted(real.waiting()) == sorted(bytes((e.deliveries,)) + n for n, e in waiting)
-            leased = self.of_shard(shard, "leased").items()
-            assert real.leased() == {(entry.holder, entry.lease): name for name, entry in leased}
-            assert real.count("created") == len(self.of_shard(shard))
-            assert real.count("dead") == len(self.of_shard(shard, "dead"))
-            assert set(real.workers) == {worker for at, worker in self.expired if at == shard}
+        self.seeded = "seeded" in real.meta
+        waiting = self.in_state("waiting").items()
+        assert sorted(real.waiting()) == sorted(bytes((e.deliveries,)) + n for n, e in waiting)
+        leased = self.in_state("leased").items()
+        assert real.leased() == {(entry.holder, entry.lease): name for name, entry in leased}
+        assert real.count("created") == len(self.entries)
+        assert real.count("dead") == len(self.in_state("dead"))
+        assert real.workers.keys() == self.expired.keys()

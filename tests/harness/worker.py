@@ -146,8 +146,7 @@ class Worker:
                 execute(self.client, call)
         else:
             joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
-        shards = [session.shard for session in former] or range(joined.config.shards)
-        self.registered(joined, bool(former), shards)
+        self.registered(joined, bool(former))
         return joined
 
     def do(self, steps: Steps[T]) -> T:
@@ -156,7 +155,7 @@ class Worker:
 
     # For subclasses that watch it
 
-    def registered(self, joined: calls.Joined, again: bool, shards: Sequence[int]) -> None: ...
+    def registered(self, joined: calls.Joined, again: bool) -> None: ...
 
     def observed(self, session: ShardSession, reply: Reply) -> None:
         """The server has sent a reply, which may be lost."""

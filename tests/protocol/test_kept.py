@@ -3,14 +3,12 @@ asked for them, and go with it."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 import redis
 from scrapy import Spider
 from scrapy.dupefilters import RFPDupeFilter
@@ -19,10 +17,8 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import ExactDupeFilter
-from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Enqueue, Link
 from scrapy_redisq.frontier.run_session import RunSession
-from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -40,15 +36,8 @@ class Books(Spider):
 class Process:
     """A worker whose requests are started and ended by hand, on a real frontier."""
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        config: FrontierConfig = EXACT,
-        *,
-        foreign: bool = False,
-        name: str = NAME,
-    ) -> None:
-        self.member = Worker(client, name, config, suspect_from=2, max_deliveries=5)
+    def __init__(self, client: redis.Redis, *, foreign: bool = False) -> None:
+        self.member = Worker(client, NAME, EXACT, suspect_from=2, max_deliveries=5)
         self.crawler = crawler = get_crawler(Books)
         crawler.spider = Books()
         self.engine: Any = SimpleNamespace(
@@ -60,7 +49,7 @@ class Process:
             wake=lambda: None,
         )
         nothing = cast(Any, None)
-        self.run = RunSession(nothing, Terms(name, config, 60.0, 5, 100, 10_000))
+        self.run = RunSession(nothing, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
         self.run.sessions = self.member.sessions
         self.run.seen, self.run.joined = self.member.seen, self.member.joined
         self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
@@ -96,13 +85,11 @@ class Process:
     def exchange(self) -> None:
         """Send all that waits, and heed the answers, as the scheduler does."""
         while self.run.waiting():
-            for session in self.run.sessions:
-                reply = self.member.exchange(shard=session.shard, starting=True)
-                assert reply is not None
+            self.member.exchange(starting=True)
 
-    def fetch(self, slot: str = "a") -> Request:
+    def fetch(self) -> Request:
         """Begin with a page of the frontier."""
-        (lease,) = self.member.claim(1, shard=shard_of(slot, len(self.run.sessions)))
+        (lease,) = self.member.claim(1)
         request = Request(lease.entry.decode())
         self.in_progress.begin(Page(request, lease, self.run.shard_of(lease.slot)))
         self.engine.in_progress.add(request)
@@ -144,16 +131,8 @@ class Process:
         self.kept.forgotten()
 
 
-NewProcess = Callable[..., Process]
-
-
-@pytest.fixture
-def process(client: redis.Redis) -> NewProcess:
-    return lambda *args, **options: Process(client, *args, **options)
-
-
 def held(process: Process) -> int:
-    return sum(len(session.held) for session in process.run.sessions)
+    return len(process.run.sessions[0].held)
 
 
 def push(process: Process, *urls: str) -> None:
@@ -162,28 +141,9 @@ def push(process: Process, *urls: str) -> None:
     process.exchange()
 
 
-def test_a_page_ends_after_all_that_it_holds(client: redis.Redis, process: NewProcess) -> None:
-    """What these ask for is held by it, too; nothing of them is in Redis."""
-    first = process()
-    push(first, "http://a/page")
-    page = first.fetch()
-    outer = first.ask(page, "http://a/outer")
-    assert first.start() is outer
-    inner = first.ask(outer, "http://a/inner")
-    again = first.ask(outer, "http://a/inner")
-    first.end(page, outer)
-    first.exchange()
-    assert (held(first), again in first.kept) == (1, False)
-    assert first.start() is inner
-    first.end(inner)
-    first.exchange()
-    assert (held(first), len(first.kept)) == (0, 0)
-    assert process().member.send(["http://a/outer", "http://a/inner"]).accepted
-
-
-def test_what_was_asked_for_is_known_while_its_page_is_not_given_up(process: NewProcess) -> None:
+def test_what_was_asked_for_is_known_while_its_page_is_not_given_up(client: redis.Redis) -> None:
     """And after it, if that was done; not where history was lost."""
-    first = process()
+    first = Process(client)
     push(first, "http://a/done", "http://a/dead", "http://a/other")
     done, dead, other = first.fetch(), first.fetch(), first.fetch()
     kept = [first.ask(page, f"{page.url}/kept") for page in (done, dead)]
@@ -199,41 +159,9 @@ def test_what_was_asked_for_is_known_while_its_page_is_not_given_up(process: New
     assert first.ask(first.fetch(), "http://a/done/kept") in first.kept
 
 
-def test_a_page_that_goes_to_another_worker_takes_them_with_it(process: NewProcess) -> None:
-    """What waits is dropped, and what is asked for then: the other one has all of it."""
-    first, second = process(), process()
-    push(first, "http://a/page")
-    page = first.fetch()
-    running, waiting = (first.ask(page, f"http://a/{name}") for name in ("running", "waiting"))
-    assert first.start() is running
-    first.rejoin()
-    first.end()
-    assert (waiting in first.kept, len(first.kept)) == (False, 1)
-    first.ask(running, "http://a/inner")
-    assert len(first.kept) == 1
-    page_again = second.fetch()
-    assert [second.ask(page_again, f"http://a/{name}") in second.kept for name in "ab"] == [
-        True
-    ] * 2
-    first.end(page, running)
-    first.exchange()
-    assert (len(first.kept), held(second)) == (0, 1)
-
-
-def test_what_was_dropped_hides_no_link(process: NewProcess) -> None:
-    """A page that goes back asks for it again; nothing stands for the URL meanwhile."""
-    first = process()
-    push(first, "http://a/page", "http://a/other")
-    page, other = first.fetch(), first.fetch()
-    first.in_progress.give_back(page)
-    assert first.ask(page, "http://a/x") not in first.kept
-    with first.of(other):
-        assert first.outbox.take(Request("http://a/x"))
-
-
-def test_what_waits_when_a_worker_is_closed(client: redis.Redis, process: NewProcess) -> None:
+def test_what_waits_when_a_worker_is_closed(client: redis.Redis) -> None:
     """Goes back before its page does."""
-    first, second = process(), process()
+    first, second = Process(client), Process(client)
     push(first, "http://a/page")
     page = first.fetch()
     outer = first.ask(page, "http://a/outer")
@@ -252,9 +180,9 @@ def test_what_waits_when_a_worker_is_closed(client: redis.Redis, process: NewPro
     assert second.kept.waiting == 2
 
 
-def test_what_nothing_asks_for_again_is_told(process: NewProcess) -> None:
+def test_what_nothing_asks_for_again_is_told(client: redis.Redis) -> None:
     """A handler of ``spider_idle`` may not; every worker's ``start()`` does."""
-    first = process()
+    first = Process(client)
     first.ask(None, "http://a/start")
     first.ask(None, "http://a/other", dont_filter=True)
     first.engine.is_of_start = lambda request: False
@@ -266,9 +194,9 @@ def test_what_nothing_asks_for_again_is_told(process: NewProcess) -> None:
     assert first.kept.lost == 2
 
 
-def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> None:
+def test_a_failure_is_the_pages(client: redis.Redis) -> None:
     """Who requeues it has all that it held again."""
-    first = process()
+    first = Process(client)
     push(first, "http://a/page")
     page = first.fetch()
     outer = first.ask(page, "http://a/outer")
@@ -289,9 +217,9 @@ def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> Non
     first.exchange()
 
 
-def test_what_a_filter_of_others_has_let_through(process: NewProcess) -> None:
+def test_what_a_filter_of_others_has_let_through(client: redis.Redis) -> None:
     """Goes on where its page is somebody else's by now: the filter knows it already."""
-    first = process(foreign=True)
+    first = Process(client, foreign=True)
     push(first, "http://a/page")
     page = first.fetch()
     filtered = first.ask(page, "http://a/filtered")
@@ -310,9 +238,9 @@ def test_what_a_filter_of_others_has_let_through(process: NewProcess) -> None:
     assert len(first.kept) == 0
 
 
-def test_start_requests_that_are_left_keep_the_run_open(process: NewProcess) -> None:
+def test_start_requests_that_are_left_keep_the_run_open(client: redis.Redis) -> None:
     """Whoever starts the crawl again reads ``start()``: this one counts as not read to its end."""
-    first = process()
+    first = Process(client)
     for number in range(2):
         first.ask(None, f"http://a/{number}")
     first.exchange()
@@ -324,38 +252,11 @@ def test_start_requests_that_are_left_keep_the_run_open(process: NewProcess) -> 
     while first.run.waiting():
         first.member.exchange(seeded=False)
     assert not first.member.leave()
-    second = process()
+    second = Process(client)
     assert second.member.joined.run == first.member.joined.run
     for number in range(2):
         second.ask(None, f"http://a/{number}")
     assert len(second.work()) == 2
-
-
-def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) -> None:
-    """A kept request that is tried again is not its former try: its unfiltered children are the
-    same, and what went wrong with that is forgotten."""
-    first = process()
-    push(first, "http://a/page")
-    page = first.fetch()
-    local = first.ask(page, "http://a/local")
-    first.exchange()
-    assert first.start() is local
-
-    async def tries() -> None:
-        for _ in range(3):
-            with first.of(local):
-                first.outbox.take(Request("http://a/child", dont_filter=True))
-            first.exchange()
-            first.in_progress.mark_failed(local, Problem("spider_error", "once"))
-            first.in_progress.give_back_later(local, (0.01,) * 5)
-            first.end(local)
-            while first.start() is None:
-                await asyncio.sleep(0.01)
-
-    asyncio.run(tries())
-    first.end(page, local)
-    assert cast(Any, first.run.sessions[0].outgoing._unsent[-1]).ending == "done"
-    assert client.llen("redisq:{books:0}:queue:a:0") == 1
 
 
 def test_links_that_are_safe_are_not_kept() -> None:

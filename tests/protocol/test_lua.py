@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from scrapy_redisq.frontier.scripts import ALWAYS, COMMENT, includes_of, load, source
+from scrapy_redisq.frontier.scripts import ALWAYS, includes_of, load, source
 
 FOLDER = Path(str(resources.files("scrapy_redisq.frontier"))) / "lua"
 FILES = {
@@ -43,12 +43,19 @@ def definitions(text: str) -> set[str]:
     return names(DEFINED.findall(code_of(text)))
 
 
+@cache
+def _used(text: str) -> tuple[set[str], set[str], set[str]]:
+    """The names in a file, those that it calls, and those of its own inside of functions."""
+    code = code_of(text)
+    words, called = re.findall(r"(?<![.\w])\w+", code), re.findall(r"(?<![.\w])(\w+)\(", code)
+    return set(words), set(called), names(BOUND.findall(code))
+
+
 def uses(text: str, name: str) -> bool:
     """Whether a file uses what another one defines. Where it also has a name of its own like that,
     only a call counts."""
-    code = code_of(text)
-    call = r"\(" if name in names(BOUND.findall(code)) else r"\b"
-    return re.search(rf"(?<![.\w]){name}{call}", code) is not None
+    words, called, own = _used(text)
+    return name in (called if name in own else words)
 
 
 def test_a_head_includes_what_the_file_uses() -> None:
@@ -76,19 +83,6 @@ def test_a_name_is_defined_once() -> None:
         if not name.startswith("shared/seen/"):
             for word in definitions(FILES[name]):
                 assert owners.setdefault(word, name) == name
-
-
-def test_what_is_included_is_there_once() -> None:
-    """Also where several files include it, and before each file that does."""
-    codes = {file: COMMENT.sub("", FILES[file]) for file in SHARED}
-    for text in (source(name, "bitmap") for name in SCRIPTS):
-        found = [file for file in SHARED if codes[file] in text and "/seen/" not in file]
-        assert set(found) >= set(ALWAYS)
-        for file in found:
-            assert text.count(codes[file]) == 1
-            for included in includes_of(FILES[file]):
-                path = included.rpartition("=")[2].replace("BACKEND", "bitmap")
-                assert text.index(codes[path]) < text.index(codes[file])
 
 
 @pytest.mark.servers("every")

@@ -270,6 +270,19 @@ def finish_all(worker: Worker) -> None:
     worker.exchange_all()
 
 
+def test_the_last_one_completes_the_run(member: Callable[..., Worker]) -> None:
+    """Complete is when all is finished and nobody starts; the last to leave says so."""
+    first, second = member(), member()
+    first.send(["a"])
+    finish_all(first)
+    assert not first.complete, "the second may still have start requests"
+    second.exchange()
+    first.exchange()
+    assert first.complete
+    assert not first.leave()
+    assert second.leave()
+
+
 def test_another_backend_after_a_crawl(member: Callable[..., Worker], client: redis.Redis) -> None:
     """A filter of another kind is swept by the script that knows it."""
     first = member(dupefilter="bloom", backend="bitmap", capacity=1_000)

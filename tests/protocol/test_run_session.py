@@ -194,12 +194,16 @@ async def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(
 
 @in_a_loop
 async def test_an_end_by_a_server_that_may_not_count(
-    redis_server: RedisServer, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    redis_server: RedisServer,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither the end of a run nor its loss is believed before it is certain that the server is the
     one that counts; then it is asked once more, for it may be another one. What it acknowledged
     meanwhile and no page stands for is kept."""
     caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(pace, "IDLE_LAST", 0.1)
     refusal: list[str] = ["cut off"]
     asked: list[bool] = []
     vouched = [float("-inf")]

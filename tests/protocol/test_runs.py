@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 from msgspec.structs import replace
 
-from lab.servers import RedisServer, full, wait_until
+from lab.servers import full, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
@@ -47,13 +47,6 @@ ANEW = RunTerms(resume=False)
 
 
 _numbers = itertools.count()
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    """Of one kind of server; `TestFull` runs the same scripts on each."""
-    with redis_server.client() as client:
-        yield client
 
 
 @pytest.fixture
@@ -237,22 +230,6 @@ class TestNamed:
         assert anew.joined.new
         assert anew.joined.name == frontier.status()["run_name"] == "tuesday"
         assert crawl(anew) == []
-
-    def test_a_push_opens_it_again(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
-        """What is pushed to a complete run is crawled by whoever is started next with its name."""
-        first = complete(client, config, "a", "b", "c", terms=RunTerms("monday"))
-        urls = [f"http://host{n}.example/" for n in range(9)]
-        assert frontier.push(urls).accepted == 9
-        again = named(client, config, "monday")
-        assert not again.joined.new
-        assert again.joined.run == first.joined.run
-        assert len(crawl(again)) == 9
-        assert again.leave()
-        with pytest.raises(RunOver):
-            named(client, config, "monday")
-        assert frontier.status()["run_name"] == "monday"
 
 
 # --- what a run has of the one before ----------------------------------------------------------
@@ -449,19 +426,6 @@ class TestBegin:
         assert join(client, EXACT).joined.former_shards == 0
         assert send(first, "a") == 1
 
-    def test_a_sweep_that_is_late(self, client: redis.Redis) -> None:
-        """It does not touch what has been begun on those shards since."""
-        complete(client, THREE, "a", "b", "c")
-        few = join(client, EXACT)
-        sweep = Under(client, runs.sweep(NAME, few.joined))
-        sweep.go(1)
-        crawl(few)
-        assert few.leave()
-        many = join(client, THREE)
-        send(many, *"abcdef")
-        sweep.go()
-        assert crawl(many) == [*"abcdef"]
-
     @pytest.mark.parametrize("seed", range(3))
     def test_anew_by_three_at_once(
         self, client: redis.Redis, config: FrontierConfig, seed: int
@@ -531,12 +495,6 @@ class TestReset:
 
 @pytest.mark.servers("ends")
 class TestFull:
-    @pytest.fixture
-    def client(self, each_server: RedisServer) -> Iterator[redis.Redis]:
-        """Of both kinds of server."""
-        with each_server.client() as client:
-            yield client
-
     def test_joining_drains_it(self, client: redis.Redis, config: FrontierConfig) -> None:
         """Workers join, come back, finish what there is, and end the run."""
         first = join(client, config)
@@ -629,45 +587,29 @@ def push(frontier: Frontier, joined: calls.Joined | None = None) -> int:
 
 
 @pytest.mark.parametrize("how", ["come back", "stay away"])
-def test_workers_that_were_cut_off(client: redis.Redis, config: FrontierConfig, how: str) -> None:
-    """After an outage longer than the TTL a worker with REDISQ_RESUME=False may come first:
-    those who were in the run have a while to come back before it is forgotten."""
+@pytest.mark.parametrize("idle", [True, False])
+def test_workers_that_were_cut_off(
+    client: redis.Redis, frontier: Frontier, config: FrontierConfig, how: str, idle: bool
+) -> None:
+    """After an outage longer than the TTL a worker with REDISQ_RESUME=False may come first: those
+    who were in the run have a while to come back before it is forgotten. So have those who have
+    nothing left to do, and are kept open all the same (DontCloseSpider), before it is completed: a
+    producer waits for them, too."""
+    terms = calls.ANY_RUN if idle else ANEW
     worker = join(client, config, ttl=1.0)
     send(worker, "a", "b")
+    if idle:
+        crawl(worker)
     expire(client, worker)
     shift(client, "sign", -60)
     for _ in range(2):
         with pytest.raises(calls.MayComeBack):
-            join(client, config, terms=ANEW, ttl=1.0)
-    if how == "come back":
-        worker.exchange_all()
-        second = join(client, config, terms=ANEW, ttl=1.0)
-        assert second.joined.run == worker.joined.run
-    else:
-        shift(client, "patient", -0.6)
-        second = join(client, config, terms=ANEW, ttl=1.0)
-        assert second.joined.run != worker.joined.run
-
-
-@pytest.mark.parametrize("how", ["come back", "stay away"])
-def test_idle_workers_that_were_cut_off(
-    client: redis.Redis, frontier: Frontier, config: FrontierConfig, how: str
-) -> None:
-    """They have nothing left to do, and are kept open all the same (DontCloseSpider): what they are
-    about to add is not lost because another worker, or a producer, comes first after an outage."""
-    worker = join(client, config, ttl=1.0)
-    send(worker, "a", "b")
-    crawl(worker)
-    expire(client, worker)
-    shift(client, "sign", -60)
-    with pytest.raises(calls.MayComeBack):
-        join(client, config, ttl=1.0)
+            join(client, config, terms=terms, ttl=1.0)
     if how == "come back":
         send(worker, "c")
-        second = join(client, config, ttl=1.0)
-        assert second.joined.run == worker.joined.run
-        assert crawl(second) == ["c"]
-    else:  # a producer waits for it, too
+    elif idle:
         assert frontier.push(["http://a/d"]).accepted == 1
-        second = join(client, config, ttl=1.0)
-        assert second.joined.run != worker.joined.run
+    else:
+        shift(client, "patient", -0.6)
+    second = join(client, config, terms=terms, ttl=1.0)
+    assert (second.joined.run == worker.joined.run) == (how == "come back")

@@ -211,23 +211,6 @@ def test_false_positives(client: redis.Redis, backend: str, times: int) -> None:
     assert seen.add(range(times * capacity)).count(1) == 0
 
 
-def test_redisbloom_size(each_server: RedisServer) -> None:
-    """At 1e-6: 5 bytes a URL at the designed size, 9 while growing to 30 times of it."""
-    capacity, taken = 1000, []
-    with each_server.client() as client:
-        seen = make(client, "redisbloom", capacity=capacity)
-        for first in range(0, 30 * capacity, 1000):
-            seen.add(range(first, first + 1000))
-            size = sum(client.memory_usage(key) or 0 for key in client.scan_iter(f"{BASE}*"))
-            taken.append(size / (first + 1000))
-        assert seen.status().count >= 30 * capacity - 2
-        assert seen.add(range(30 * capacity)).count(1) == 0
-        assert client.dbsize() == 4  # the hash and three filters
-    designed = capacity // 1000 - 1
-    assert taken[designed] <= 5
-    assert max(taken[designed:]) <= 9
-
-
 def blocked_bloom_error(load: float) -> float:
     """False-positive rate of a blocked Bloom filter with ``load`` fingerprints a block on average.
 

@@ -1,6 +1,7 @@
 """Three servers, each with a shard and a log of its own: what may be lost of one of them alone.
 
-What happens when everything goes wrong at once is in test_protocol_machine.py.
+What happens when everything goes wrong at once is in the simulation, of which some seeds have a
+cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import FrontierLost, ShardLost
+from scrapy_redisq.errors import ShardLost
 from scrapy_redisq.frontier import calls, resend, runs, shard_session
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Lease
@@ -255,26 +256,6 @@ def test_a_shard_that_has_lost_the_run(servers: Servers) -> None:
     assert servers.member().joined.new
 
 
-@pytest.mark.parametrize("all_of_it", [True, False])
-def test_shard_0_has_lost_the_run(servers: Servers, all_of_it: bool) -> None:
-    """All of it, or only that this run was begun after another one: no run is begun over what
-    others have left. Before that nothing is written."""
-    old = servers.member()
-    assert end(old, servers)
-    before = servers.keys(0)
-    first = servers.member()
-    assert first.joined.new
-    first.enqueue("link", slot=HOSTS[1])
-    first.exchange(shard=1)
-    servers.lose(0, {} if all_of_it else before)
-    there = servers.keys(0)
-    with pytest.raises(ShardLost):
-        servers.member()
-    assert servers.keys(0) == there
-    first.do(runs.reset(NAME, (0, 1, 2), force=True))
-    assert servers.member().joined.new
-
-
 @pytest.mark.parametrize("left", ["nothing", "a complete run", "an open run"])
 def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
     """Nobody has to reset a run that is no older than what workers send again: it goes on as a new
@@ -301,28 +282,6 @@ def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
         assert sorted(fetched(second)) == ["link", "start"]
 
 
-def test_shard_0_has_lost_the_end_of_one_run_and_a_young_one(servers: Servers) -> None:
-    """What the earlier run has seen there does not keep the young one from fetching it."""
-    old = servers.member()
-    old.enqueue("page", slot=HOSTS[0])
-    old.exchange_all()
-    old.finish(*old.claim(1))
-    old.exchange_all()
-    before = servers.keys(0)
-    assert end(old, servers)
-    first = servers.member()
-    first.enqueue("link", slot=HOSTS[1])
-    first.exchange(shard=1)
-    servers.lose(0, before)
-    die(servers, first)
-    newcomer = runs.Newcomer(calls.Registration("w", 600.0), CONFIG, young=600.0)
-    first.do(runs.join(NAME, newcomer))
-    second = servers.member()
-    second.enqueue("page", slot=HOSTS[0])
-    second.exchange_all()
-    assert (fetched(second, 0), fetched(second)) == (["page"], ["link"])
-
-
 def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
     """It brings the same count, but not the mark of the first look."""
     worker = servers.member()
@@ -344,20 +303,11 @@ def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
     assert worker.do(runs.is_idle(NAME, (0, 1, 2), workers))
 
 
-@pytest.fixture
-def view(redis_server: RedisServer, servers: Servers) -> Iterator[Frontier]:
-    """As people see the three servers."""
-    client: Any = servers
-    with (
-        open_server(redis_server.url) as server,
-        Frontier(server, NAME, client=client) as frontier,
-    ):
-        yield frontier
-
-
-def one_dead(servers: Servers) -> None:
-    """The run is complete but for a dead letter of shard 1, which has lost what came after that:
-    its seal, too."""
+def test_a_requeue_to_a_shard_that_has_lost_its_seal(
+    redis_server: RedisServer, servers: Servers
+) -> None:
+    """The run is complete but for a dead letter of a shard, which has lost what came after that.
+    It goes on with what is requeued: another one would delete it."""
     worker = servers.member()
     worker.enqueue("page", slot=HOSTS[1])
     worker.exchange(shard=1)
@@ -369,24 +319,12 @@ def one_dead(servers: Servers) -> None:
     before = servers.keys(1)
     assert worker.leave()
     servers.lose(1, before)
-
-
-def test_a_requeue_to_a_shard_that_has_lost_its_seal(servers: Servers, view: Frontier) -> None:
-    """The run goes on with what was requeued: another one would delete it."""
-    one_dead(servers)
-    assert view.requeue() == 1
+    client: Any = servers
+    with open_server(redis_server.url) as server, Frontier(server, NAME, client=client) as view:
+        assert view.requeue() == 1
     worker = servers.member()
     assert not worker.joined.new
     assert fetched(worker) == ["page"]
-
-
-def test_a_requeue_while_another_run_begins(servers: Servers, view: Frontier) -> None:
-    """Shard 0 has begun it, shard 1 not yet: dead letters stay what they are."""
-    one_dead(servers)
-    execute(servers, calls.join(NAME, 0, calls.crawl("later"), CONFIG))
-    with pytest.raises(FrontierLost):
-        view.requeue()
-    assert len(list(view.dead())) == 1
 
 
 def test_replicas_are_waited_for() -> None:

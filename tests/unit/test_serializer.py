@@ -53,7 +53,7 @@ def _wrapped_without_name(function: Any) -> Any:
     return wrapper
 
 
-class BaseSpider(scrapy.Spider):
+class BaseSpider(scrapy.spiders.CrawlSpider):
     @classmethod
     def parse_class(cls, response: Any) -> None: ...
 
@@ -104,6 +104,18 @@ class BookSpider(BaseSpider):
 
     @staticmethod
     def parse_static(response: Any) -> None: ...
+
+    # In the place of Scrapy's, as projects do:
+
+    parse = scrapy.spiders.CrawlSpider.parse
+    parse_any = scrapy.spiders.CrawlSpider.parse_with_rules
+    check = staticmethod(scrapy.utils.misc.load_object)
+
+    def parse_start_url(self, response: Any, **kwargs: Any) -> Any: ...
+
+    def closed(self, reason: Any) -> None: ...
+
+    def start_requests(self) -> Any: ...
 
     @classmethod
     def from_crawler(cls, *args: Any, **kwargs: Any) -> Any: ...
@@ -230,24 +242,20 @@ def test_what_differs_from_the_defaults_is_kept(serializer: Serializer) -> None:
         assert_same(serializer, request)
 
 
-@pytest.mark.parametrize("given", ["no.such.module.Class", "nodots", "json.loads", "", dict, 7])
-def test_wrong_request_class_setting(given: Any) -> None:
-    """What is no request class is refused with the name of the setting."""
-    with pytest.raises(SettingError, match="REDISQ_REQUEST_CLASSES"):
-        Serializer(None, max_bytes=MAX_BYTES, request_classes=[given])
-
-
-def test_unregistered_request_class(spider: BookSpider) -> None:
-    """A class that is not registered is neither stored nor loaded; the setting is named."""
+def test_request_classes(serializer: Serializer, spider: BookSpider) -> None:
+    """A class that is not registered is neither stored nor loaded; the setting is named, also where
+    it has what is no request class."""
+    for wrong in ("no.such.module.Class", "nodots", "json.loads", "", dict, 7):
+        with pytest.raises(SettingError, match="REDISQ_REQUEST_CLASSES"):
+            Serializer(None, max_bytes=MAX_BYTES, request_classes=[wrong])
     plain = Serializer(spider, max_bytes=MAX_BYTES)
     path = f"{__name__}.TaggedRequest"
     by_path = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[path, TaggedRequest])
     assert_same(by_path, TaggedRequest(URL, tag=1))
     with pytest.raises(Unserializable, match=r"TaggedRequest is not listed in REDISQ_REQUEST_CLA"):
         plain.dumps(TaggedRequest(URL))
-    registered = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[TaggedRequest])
     with pytest.raises(Undecodable, match=r"TaggedRequest' is not listed in REDISQ_REQUEST_CLAS"):
-        plain.loads(registered.dumps(TaggedRequest(URL)))
+        plain.loads(serializer.dumps(TaggedRequest(URL)))
 
 
 # URLs
@@ -278,14 +286,15 @@ def test_urls_are_kept(serializer: Serializer, url: str, encoding: str, verbatim
 
 CALLBACKS = ["parse", "parse_item", "parse_async", "parse_generator", "parse_inherited"]
 CALLBACKS += ["parse_overridden", "parse_decorated", "_BookSpider__parse_mangled"]
-CALLBACKS += ["parse_class", "parse_static"]
+CALLBACKS += ["parse_class", "parse_static", "parse_start_url", "_callback", "_errback", "_parse"]
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
 def test_callbacks_are_the_spiders_methods(
     serializer: Serializer, spider: BookSpider, name: str
 ) -> None:
-    """Methods of all kinds of the spider's class come back bound to this worker's spider."""
+    """Methods of all kinds of the spider's class come back bound to this worker's spider, those too
+    that Scrapy itself gives its requests."""
     request = Request(URL, callback=getattr(spider, name), errback=getattr(spider, name))
     assert_same(serializer, request)
     assert loads_fields(serializer.dumps(request))["callback"] == name
@@ -339,65 +348,29 @@ def test_callbacks_that_no_other_worker_has(serializer: Serializer, spider: Book
             serializer.dumps(Request(URL, errback=callback))
 
 
-NO_CALLBACKS = ["gone", "parse_property", "touched", "name", "__init__", "__class__"]
-NO_CALLBACKS += ["from_crawler", "_set_crawler", "log", "os.system", ""]
-
-
-@pytest.mark.parametrize("name", NO_CALLBACKS)
-def test_callback_names_that_point_elsewhere(
-    serializer: Serializer, spider: BookSpider, name: str
-) -> None:
-    """A stored name that is no plain method of the class is refused; no property is run."""
-    BookSpider.touched = False
-    with pytest.raises(Undecodable) as caught:
-        serializer.loads(raw({URL_KEY: URL, "c": packed_text(name)}))
-    assert "is no callback of spider 'books' (BookSpider)" in str(caught.value)
-    assert BookSpider.touched is False
-
-
-class HookedSpider(scrapy.spiders.CrawlSpider):
-    """Puts methods of its own in the place of Scrapy's, as projects do."""
-
-    name = "hooked"
-    rules = (scrapy.spiders.Rule(LinkExtractor(), callback="parse_item", errback="failed"),)
-    parse_any = scrapy.spiders.CrawlSpider.parse_with_rules
-    parse = scrapy.spiders.CrawlSpider.parse
-    check = staticmethod(scrapy.utils.misc.load_object)
-
-    def parse_item(self, response: Any) -> None: ...
-
-    def parse_start_url(self, response: Any, **kwargs: Any) -> Any: ...
-
-    def failed(self, failure: Any) -> None: ...
-
-    def closed(self, reason: Any) -> None: ...
-
-    def start_requests(self) -> Any: ...
-
-    def from_crawler(self, *args: Any) -> Any: ...  # type: ignore[override]
-
-
 HOOKS = ["parse_with_rules", "parse_any", "check", "closed", "start_requests", "from_crawler"]
 HOOKS += ["log", "_set_crawler", "start", "process_results", "_parse_response", "__init__"]
 
 
-@pytest.mark.parametrize("name", HOOKS)
-def test_what_scrapy_calls_is_no_callback(name: str) -> None:
-    """Neither Scrapy's methods nor what a spider has in their place: ``parse_with_rules`` calls
-    what its ``cb_kwargs`` say, and ``closed`` puts things away. By another name neither. Those are
-    callbacks that Scrapy itself gives its requests."""
-    hooked = HookedSpider()
-    serializer = Serializer(hooked, max_bytes=MAX_BYTES)
-    for role in ("callback", "errback"):
-        with pytest.raises(Unserializable, match="no callback of spider 'hooked'") as caught:
-            serializer.dumps(Request(URL, **{role: getattr(hooked, name)}))
-        assert "no name of Scrapy's own methods" in caught.value.cure
+NO_CALLBACKS = ["gone", "parse_property", "touched", "name", "__class__", "os.system", ""]
+
+
+@pytest.mark.parametrize("name", [*HOOKS, *NO_CALLBACKS])
+def test_names_that_are_no_callbacks(serializer: Serializer, spider: BookSpider, name: str) -> None:
+    """Of an entry: no property is run. Nor of a spider: neither Scrapy's methods nor what a spider
+    has in their place. ``parse_with_rules`` calls what its ``cb_kwargs`` say, and ``closed`` puts
+    things away. By another name neither."""
+    BookSpider.touched = False
     for callback in (name, [name, [], {}], [name, [1], {}]):
         for role in ("c", "e"):
-            with pytest.raises(Undecodable, match=rf"{name}' is no callback of spider"):
+            with pytest.raises(Undecodable) as caught:
                 serializer.loads(raw({"u": URL, role: callback}))
-    for of_scrapy in ("parse_start_url", "_callback", "_errback", "_parse"):
-        assert_same(serializer, Request(URL, callback=getattr(hooked, of_scrapy)))
+            assert f"{name}' is no callback of spider 'books' (BookSpider)" in str(caught.value)
+    assert BookSpider.touched is False
+    for role in ("callback", "errback") if name in HOOKS else ():
+        with pytest.raises(Unserializable, match="no callback of spider 'books'") as refused:
+            serializer.dumps(Request(URL, **{role: getattr(spider, name)}))
+        assert "no name of Scrapy's own methods" in refused.value.cure
 
 
 # Values
@@ -547,15 +520,6 @@ def raw(fields: Any) -> bytes:
     return PREFIX + msgpack(fields)
 
 
-def packed_text(text: str) -> Any:
-    """Text in the form in which entries hold it, lone surrogates included."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return msgspec.msgpack.Ext(6, text.encode("utf-8", "surrogatepass"))
-    return text
-
-
 class Bomb:
     """Its pickle runs code."""
 
@@ -581,7 +545,7 @@ class Bomb:
         (raw({URL_KEY: "no-scheme"}), "Missing scheme"),
         (raw({URL_KEY: "http://["}), "not a request"),
         (raw({URL_KEY: "x" * 100_000}), "Missing scheme"),
-        (raw({URL_KEY: packed_text("\ud800")}), "got `ext` - at `url`"),
+        (raw({URL_KEY: msgspec.msgpack.Ext(6, b"\xed\xa0\x80")}), "got `ext` - at `url`"),
         ("text", "not bytes but str"),
         (None, "not bytes but NoneType"),
     ],
@@ -687,21 +651,6 @@ def test_huge_lengths_do_not_allocate(serializer: Serializer, header: bytes) -> 
             tracemalloc.stop()
 
 
-def loads_or_refuses(serializer: Serializer, entry: bytes) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for loads in (serializer.loads, loads_fields):
-            try:
-                loaded = loads(entry)
-            except Undecodable as error:
-                assert str(error)
-            else:
-                assert isinstance(loaded, (Request, dict))
-                if isinstance(loaded, Request):
-                    again = serializer.loads(serializer.dumps(loaded))
-                    assert attributes(again) == attributes(loaded)
-
-
 @given(st.data())
 @quick
 def test_damaged_entries(serializer: Serializer, spider: BookSpider, data: st.DataObject) -> None:
@@ -725,18 +674,29 @@ def test_damaged_entries(serializer: Serializer, spider: BookSpider, data: st.Da
         at = data.draw(st.integers(0, len(entry)))
         to = data.draw(st.integers(at, min(len(entry), at + 4)))
         entry[at:to] = data.draw(st.binary(max_size=4))
-    loads_or_refuses(serializer, bytes(entry))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for loads in (serializer.loads, loads_fields):
+            try:
+                loaded = loads(bytes(entry))
+            except Undecodable as error:
+                assert str(error)
+            else:
+                assert isinstance(loaded, (Request, dict))
+                if isinstance(loaded, Request):
+                    again = serializer.loads(serializer.dumps(loaded))
+                    assert attributes(again) == attributes(loaded)
 
 
 # Plain fields
 
 
 def entry_from_fields(
-    fields: Any, *, max_bytes: int, schemes: Any = None, meta_keys: Any = ()
+    fields: Any, *, schemes: Any = None, meta_keys: Any = ()
 ) -> tuple[bytes, Request]:
     """As a producer makes one."""
     request, callback, errback = request_from_fields(fields)
-    serializer = Serializer(None, max_bytes=max_bytes, schemes=schemes, meta_keys=meta_keys)
+    serializer = Serializer(None, max_bytes=MAX_BYTES, schemes=schemes, meta_keys=meta_keys)
     return serializer.dumps(request, callback=callback, errback=errback), request
 
 
@@ -755,7 +715,7 @@ def test_entry_from_fields(serializer: Serializer, spider: BookSpider) -> None:
         "priority": 4,
         "dont_filter": True,
     }
-    entry, request = entry_from_fields(json.loads(json.dumps(line)), max_bytes=MAX_BYTES)
+    entry, request = entry_from_fields(json.loads(json.dumps(line)))
     loaded = serializer.loads(entry)
     assert loaded.callback == spider.parse_item
     assert loaded.errback == spider.on_error
@@ -797,7 +757,7 @@ def test_wrong_fields_are_named(fields: dict[Any, Any], message: str) -> None:
     """Each wrong field is refused with its name and what it takes."""
     given = fields if "url" in fields or not fields else {"url": URL, **fields}
     with pytest.raises(Unserializable, match=message):
-        entry_from_fields(given, max_bytes=MAX_BYTES)
+        entry_from_fields(given)
 
 
 SCHEMES = ("http", "https", "data")
@@ -820,7 +780,7 @@ def test_schemes_that_are_not_listed(spider: BookSpider, url: str) -> None:
     own = Serializer(spider, max_bytes=MAX_BYTES, schemes=[url.partition(":")[0].lower()])
     assert own.loads(own.dumps(Request(url))).url == Request(url).url
     with pytest.raises((Unserializable, SchemeRefused), match=r"REDISQ_SCHEMES"):
-        entry_from_fields({"url": url}, max_bytes=MAX_BYTES, schemes=SCHEMES)
+        entry_from_fields({"url": url}, schemes=SCHEMES)
 
 
 @pytest.mark.parametrize(
@@ -862,12 +822,12 @@ class TestUnsafeMeta:
             serializer.dumps(Request(URL, meta=meta))
         assert f"list {key!r} in REDISQ_META_KEYS" in refused.value.cure
         with pytest.raises(Unserializable, match=key):
-            entry_from_fields({"url": URL, "meta": meta}, max_bytes=MAX_BYTES)
+            entry_from_fields({"url": URL, "meta": meta})
         with pytest.raises(Undecodable, match=rf"{key}.*REDISQ_META_KEYS"):
             serializer.loads(raw({"u": URL, "m": meta}))
         listing = Serializer(spider, max_bytes=MAX_BYTES, meta_keys=[key])
         assert listing.loads(listing.dumps(Request(URL, meta=meta))).meta == meta
-        entry_from_fields({"url": URL, "meta": meta}, max_bytes=MAX_BYTES, meta_keys=[key])
+        entry_from_fields({"url": URL, "meta": meta}, meta_keys=[key])
 
     def test_policies_with_a_name_pass(self, serializer: Serializer) -> None:
         """Those of the standard, in the ways in which Scrapy reads them; others do not."""

@@ -97,19 +97,12 @@ class Unlisted:
     pass
 
 
-class _OtherItem(Book):
-    pass
-
-
 class Text(str):
     pass
 
 
 class BookSpider(scrapy.Spider):
     name = "books"
-
-    def parse_item(self, response: Any, *args: Any, **kwargs: Any) -> Any:
-        return self, args, kwargs
 
     def parse_part(self, number: int, colour: Any, response: Any, **kwargs: Any) -> Any:
         return self, (number, colour, response), kwargs
@@ -323,7 +316,7 @@ class TestCallbacks:
         assert loads_fields(entry)["callback"][0] == "parse_part"
         with pytest.raises(Unserializable, match=r"callback\[2\]\['lock'\]: _thread.lock"):
             serializer.dumps(
-                Request(URL, callback=partial(spider.parse_item, lock=threading.Lock()))
+                Request(URL, callback=partial(spider.parse_part, lock=threading.Lock()))
             )
 
     @pytest.mark.parametrize("callback", [["parse_item"], ["gone", [], {}], ["__init__", [], {}]])
