@@ -40,7 +40,6 @@ _TROUBLE = (
     "429, 503 and time-outs are the slot's trouble: RedisqBackOffMiddleware, nearer to the "
     "downloader than what counts responses and retries, sends the request back."
 )
-_GOES_BACK = "A page whose callback raises CloseSpider is not done: another worker fetches it."
 _COPIES = "Objects that requests share are copies for each, which is said."
 _FILES = (
     "Media pipelines remember in their own process what they have fetched: another worker finds "
@@ -73,12 +72,9 @@ DIFFERENCES = [
     Difference("values", "*", "log * holds an object in cb_kwargs*", _COPIES),
     Difference("local", "*", "log * cannot be shared*", _LOCAL),
     Difference("local", "*", "stat scheduler/*", _LOCAL),
-    Difference("offsite", "two", "stat offsite/domains", _OWN_STATS, certain=False),
     Difference("files", "two", "*", _FILES, certain=False),
     Difference("start_items", "two", "items", "Items of start() come once for each worker."),
     Difference("start_items", "two", "stat item_scraped_count", "The same."),
-    Difference("broken_start", "two", "stat spider_exceptions/*", _OWN_START),
-    Difference("closes", "two", "*", _GOES_BACK),
     Difference("signals", "two", "stat signals/*", _OWN_STATS),
     Difference("monitored", "two", "log ERROR monitored *", _OWN_STATS),
     Difference("monitored", "two", "stat spidermon/*", _OWN_STATS),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
 import warnings
 from contextvars import ContextVar
@@ -98,19 +97,6 @@ def begin(process: AsyncCrawlerProcess, crawl: Crawl, crawler: Crawler) -> None:
         crawling.set("")
 
 
-def tell(made: list[tuple[Crawl, Crawler]]) -> None:
-    """Print which crawls are not over, and what they are at."""
-    for crawl, crawler in made:
-        if not crawler.crawling:
-            continue
-        slot: Any = crawler.engine and crawler.engine._slot
-        worker = getattr(getattr(slot, "scheduler", None), "worker", None)
-        print(f"not over: {crawl['label']}", slot and vars(slot), flush=True)
-        if worker is not None:
-            doing = worker.reporter.doing()
-            print("  ", doing, vars(worker.run_session), vars(worker.inbox), flush=True)
-
-
 def main(job: Job) -> None:
     settings = Settings()
     settings.setdict(job["settings"], priority="project")
@@ -119,10 +105,7 @@ def main(job: Job) -> None:
     logging.captureWarnings(True)
     warnings.simplefilter("always")
     logging.getLogger().addHandler(Notes(reports))
-    made: list[tuple[Crawl, Crawler]] = []
-    signal.signal(signal.SIGUSR1, lambda *_: tell(made))
-    for one in job["crawls"]:
-        made.append((one, crawler_of(one, settings, reports[one["label"]])))
+    made = [(one, crawler_of(one, settings, reports[one["label"]])) for one in job["crawls"]]
     for each in made:
         begin(process, *each)
     process.start()

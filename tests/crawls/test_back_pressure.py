@@ -10,14 +10,11 @@ import pytest
 import redis
 
 from lab.servers import RedisServer, wait_until
-from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit, ServerState
 from scrapy_redisq.worker import back_pressure
 from scrapy_redisq.worker.back_pressure import BackPressure
-from tests.crawls.test_crawl import nothing_left
-from tests.harness.crawl import Run, finish
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, Worker
 
@@ -137,24 +134,6 @@ async def test_start_waits(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
 
 
 # Crawls
-
-
-def test_a_crawl_that_grows_past_its_limit_ends(redis_server: RedisServer, crawl: Run) -> None:
-    """Two workers, of which each page has more links than there may be requests: nothing is lost,
-    and nothing stands still."""
-    pages = 40
-
-    def page(path: str) -> Answer:
-        number = int(path.strip("/"))
-        links = range(5 * number + 1, 5 * number + 6)
-        return Answer("".join(f'<a href="/{link}">x</a>' for link in links if link < pages))
-
-    with Site(page) as site:
-        workers = crawl.fleet(2, "follow", site, {"REDISQ_MAX_PENDING": 4})
-        finish(workers)
-        assert dict.fromkeys(site.counts(), 1) == dict(site.counts())
-        assert len(site.counts()) == pages
-    nothing_left(redis_server)
 
 
 # Producers

@@ -59,8 +59,7 @@ def test_each_type_and_bad_lines(redis_server: RedisServer, crawl: Run) -> None:
         given = {**feeds("l", "s", "z", "x", "text", batch=7), "LOG_LEVEL": "INFO"}
         worker = crawl("fed_plain", settings={**given, "MAX_IDLE_TIME_BEFORE_CLOSE": 1})
         wait_until(lambda: len(site.hits) == 81, 20, "all are fetched")
-        began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 1.5, 5, "it is known that it stays")
+        time.sleep(1.2)
         assert worker.running  # not idle: nobody knows what is in the key of another type
         client.delete("text")
         assert worker.wait(10).reason == "finished"
@@ -105,24 +104,6 @@ def test_a_worker_dies_before_it_deletes_a_batch(redis_server: RedisServer, craw
         worker.terminate()
         worker.wait()
     assert sum(site.counts().values()) == 11
-
-
-def test_two_workers_of_which_one_is_killed(redis_server: RedisServer, crawl: Run) -> None:
-    """Both read at once; nothing is lost, and nothing fetched twice but what the dead one held."""
-    with Site(lambda path: Answer(path, delay=0.02)) as site, redis_server.client() as client:
-        lines = [f"{site.url}/{n % 400}" for n in range(500)]
-        client.rpush("many", *lines)
-        given = {**feeds("many", batch=20), "REDISQ_LEASE_TTL": 2}
-        first, second = crawl.fleet(2, "fed_plain", settings=given)
-        wait_until(lambda: len(site.hits) > 100, 20, "they have begun")
-        first.kill()
-        wait_until(lambda: len(site.counts()) == 400, 30, "all are fetched")
-        wait_until(lambda: left_of(redis_server) == [], 10, "all is deleted")
-        second.terminate()
-        second.wait()
-    again = Counter(site.counts().values())
-    assert again.keys() <= {1, 2}
-    assert again[2] <= 32
 
 
 def test_another_server(redis_server: RedisServer, crawl: Run, redisq: Redisq) -> None:
@@ -170,16 +151,15 @@ def test_a_host_that_does_not_answer_keeps_no_crawl_open(
             **feeds("l"),
             "REDISQ_SLOT_GIVE_UP": 1,
             **constants({"scrapy_redisq.worker.connect.BACK_OFF.longest": 0.2}),
-            "REDISQ_SET_ASIDE_WAIT": 1,
+            "REDISQ_SET_ASIDE_WAIT": 0.3,
         }
         with redis_server.client() as client:
             client.rpush("l", f"{site.url}/1")
         stays = crawl("fed_plain", settings=given)
         wait_until(lambda: len(site.hits) > 0, 20, "it is fetched")
-        began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 3, 5, "it is known that it stays")
+        time.sleep(1.5)
         assert stays.running
-        ends = crawl("fed_plain", settings={**given, "MAX_IDLE_TIME_BEFORE_CLOSE": 1})
+        ends = crawl("fed_plain", settings={**given, "MAX_IDLE_TIME_BEFORE_CLOSE": 0.5})
         assert ends.wait(15).reason == "slots_set_aside"
         stays.terminate()
         stays.wait()

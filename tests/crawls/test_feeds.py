@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,8 @@ import pytest
 from scrapy import Spider
 from scrapy.settings import Settings
 
-from lab.servers import RedisServer
-from lab.site import Site, linked_pages
 from scrapy_redisq import Addon, feed_uri_params
 from scrapy_redisq.feed_exports import warn_of_shared_feeds
-from tests.harness.crawl import Crawl, finish, together, wait_until_joined
 
 
 @pytest.mark.parametrize(
@@ -79,25 +74,3 @@ def test_a_worker_has_one_name_and_no_other_has_it() -> None:
     assert len(names) == 2
     assert feed_uri_params({"batch_id": 2}, first)["worker"] in names
     assert feed_uri_params({"worker": "mine"}, first) == {"worker": "mine"}
-
-
-def test_workers_write_feeds_of_their_own(redis_server: RedisServer, tmp_path: Path) -> None:
-    """``-O`` files by %(worker)s: each complete JSON, together each item once."""
-    feeds = {f"{tmp_path}/items-%(worker)s.json": {"format": "json", "overwrite": True}}
-    settings = {"REDISQ_URL": redis_server.url, "FEEDS": json.dumps(feeds)}
-    with Site(linked_pages(60, delay=0.02)) as site:
-        with together(tmp_path) as gate:
-            given: dict[str, Any] = {
-                "settings": {**settings, **gate},
-                "arguments": {"site": site.url},
-            }
-            workers = [Crawl("follow", tmp_path, feed=False, **given) for _ in range(2)]
-            wait_until_joined(workers)
-        finish(workers)
-        assert not any(re.search("WARNING.*feed", worker.log) for worker in workers)
-        pages = {f"{site.url}/{n}" for n in range(60)}
-    files = list(tmp_path.glob("items-*.json"))
-    assert len(files) == 2
-    items = [item["url"] for file in files for item in json.loads(file.read_text())]
-    assert len(items) == 60
-    assert set(items) == pages

@@ -79,23 +79,6 @@ class TestMarks:
         )
         assert marks(one) == marks(two)
 
-    @pytest.mark.parametrize(
-        ("one", "two"),
-        [
-            ("1", 1),
-            (1, True),
-            ([1, 2], [2, 1]),
-            (["ab"], ["a", "b"]),
-            ({"a": 1}, [("a", 1)]),
-            (b"a", "a"),
-        ],
-    )
-    def test_what_differs(self, one: object, two: object) -> None:
-        """Values of other types, in other order, or otherwise divided are others."""
-        assert marks(Request(URL, cb_kwargs={"v": one})) != marks(
-            Request(URL, cb_kwargs={"v": two})
-        )
-
     def test_whatever_is_in_it(self) -> None:
         """Neither recursion nor size nor surrogates nor objects stop it."""
         endless: list[Any] = []
@@ -138,23 +121,6 @@ class TestIdentities:
         assert of_child(b"p", b"f", named(7), repeats) == of_child(b"p", b"f", named(7), repeats)
         assert of_nowhere(b"f", named(7)) == of_nowhere(b"f", named(7, other=1))
         assert len({of_nowhere(f, named(n)) for f in (b"f", b"g") for n in (7, 8)}) == 4
-
-    def test_chain(self) -> None:
-        """A page that asks for itself again and again does not meet itself."""
-        page, met = b"f", set()
-        for _ in range(100):
-            page = of_child(page, b"f", Request(URL), Repeats())
-            assert page not in met
-            met.add(page)
-
-    def test_nowhere(self) -> None:
-        """What comes from nowhere is a request of its own."""
-        assert of_nowhere(b"f", Request(URL)) != of_nowhere(b"f", Request(URL))
-
-    def test_retried_by_the_callback(self) -> None:
-        """What a page asks for before it wants to be fetched again, it asks for again then."""
-        identities = {of_child(b"p", b"f", Request(URL), Repeats(), retries=n) for n in range(3)}
-        assert len(identities) == 3
 
 
 # The protocol
@@ -227,24 +193,6 @@ class TestLetters:
         real = read_shard(client, NAME, 0)
         real.check()
         assert real.letters == {"1"}
-
-
-class TestSentAgain:
-    """What no page stands for, after the server lost its last writes."""
-
-    def test_bounded(self, member: Callable[..., Worker]) -> None:
-        """What is kept is forgotten in time."""
-        worker = member()
-        session = worker.sessions[0]
-        for number in range(3):
-            worker.enqueue(f"{number}", entry=bytes(1_000))
-        while worker.waiting():
-            worker.exchange()
-        worker.exchange()
-        assert session.resend.bytes > 3_000
-        session.resend._rewind = 1e-9
-        worker.exchange()
-        assert session.resend.bytes == 0
 
 
 # Crawls

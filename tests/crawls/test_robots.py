@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,11 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.middlewares.robots import (
-    CLOSED_FOR,
     MAX_TEXT,
     asked_delay,
     heeded,
 )
-from tests.harness.crawl import Crawl, Run
+from tests.harness.crawl import Crawl, Run, constants, finish
 from tests.harness.worker import EXACT, NAME, Worker
 
 HOST = "a.example:8080"
@@ -194,12 +192,6 @@ machine; the starts themselves are exact."""
 OBEY = {"ROBOTSTXT_OBEY": "True", "REDISQ_LEASE_TTL": 20, "RETRY_TIMES": 0}
 
 
-@pytest.fixture
-def hang() -> threading.Event:
-    """What the site's robots.txt waits for."""
-    return threading.Event()
-
-
 def with_robots(robots: Callable[[], Answer], **page: Any) -> Callable[[str], Answer]:
     """Pages of a site whose robots.txt is what ``robots`` returns."""
     return lambda path: robots() if path == "/robots.txt" else Answer("x", **page)
@@ -208,15 +200,6 @@ def with_robots(robots: Callable[[], Answer], **page: Any) -> Callable[[str], An
 def rules(*lines: str, **options: Any) -> Callable[[], Answer]:
     text = "\n".join(["User-agent: *", *lines])
     return lambda: Answer(text, content_type="text/plain", **options)
-
-
-def pages(site: Site) -> dict[str, list[float]]:
-    """When pages of each host were asked for."""
-    at = defaultdict(list)
-    for hit in site.hits:
-        if hit.path != "/robots.txt":
-            at[hit.host].append(hit.started)
-    return {host: sorted(times) for host, times in at.items()}
 
 
 def robots_hits(site: Site) -> Counter[str]:
@@ -228,47 +211,21 @@ def total(workers: list[Crawl], stat: str) -> int:
     return sum(worker.stats.get(stat, 0) for worker in workers)
 
 
-def fleet(
-    crawl: Run,
-    site: Site,
-    number: int,
-    settings: dict[str, Any] | None = None,
-    n_hosts: int = 4,
-    **arguments: Any,
-) -> list[Crawl]:
-    """Workers that have joined, each with its number as user agent."""
-    arguments["sites"] = site.urls(n_hosts)
-    given = {**OBEY, **(settings or {})}
-    return crawl.fleet(number, "hosts", None, lambda n: {**given, "USER_AGENT": n}, **arguments)
-
-
-def finish(workers: list[Crawl], hang: threading.Event) -> None:
-    """Let robots.txt be answered, and the crawl end."""
-    hang.set()
-    for worker in workers:
-        assert worker.wait().reason == "finished"
-        assert "Traceback" not in worker.log
-
-
-def test_once_for_all(crawl: Run, hang: threading.Event) -> None:
-    """Three workers fetch each host's robots.txt once, and all of them heed it, also the requests
-    that had to wait for it together."""
-    with Site(with_robots(rules("Disallow: /1", until=hang), delay=0.05), hosts=4) as site:
-        workers = fleet(crawl, site, 3, pages=30)
-        finish(workers, hang)
-    assert len(robots_hits(site)) == 4
+def test_once_for_all(crawl: Run) -> None:
+    """Two workers fetch each host's robots.txt once, and both heed it, also the requests that had
+    to wait for it together."""
+    with Site(with_robots(rules("Disallow: /1", delay=0.5), delay=0.05), hosts=2) as site:
+        workers = crawl.fleet(2, "hosts", None, OBEY, sites=site.urls(2), pages=20)
+        finish(workers)
+    assert len(robots_hits(site)) == 2
     assert set(robots_hits(site).values()) == {1}
     assert not [hit.path for hit in site.hits if hit.path.startswith("/1")]
-    assert sum(map(len, pages(site).values())) == 4 * 19
-    assert total(workers, "robotstxt/forbidden") == 4 * 11
-    assert total(workers, "robotstxt/request_count") == 4
-    assert total(workers, "robotstxt/response_status_count/200") == 4
+    assert sum(map(len, site.starts().values())) == 2 * 9
+    assert total(workers, "robotstxt/forbidden") == 2 * 11
+    assert total(workers, "robotstxt/request_count") == 2
+    assert total(workers, "robotstxt/response_status_count/200") == 2
     assert total(workers, "redisq/robots/shared") >= 1
     assert total(workers, "redisq/robots/crawl_delay") == 0
-
-
-def shortest_gap(times: list[float]) -> float:
-    return min(later - earlier for earlier, later in itertools.pairwise(times))
 
 
 @pytest.mark.parametrize(
@@ -278,68 +235,64 @@ def shortest_gap(times: list[float]) -> float:
         ({"REDISQ_SCHEDULING": "priority"}, 0),
     ],
 )
-def test_delays_are_cut(
-    crawl: Run, hang: threading.Event, settings: dict[str, Any], most: float
-) -> None:
+def test_delays_are_cut(crawl: Run, settings: dict[str, Any], most: float) -> None:
     """To REDISQ_CRAWL_DELAY_MAX. Without slots there is none; texts are shared."""
-    with Site(with_robots(rules("Crawl-delay: 86400", "Disallow: /1", until=hang))) as site:
-        finish(fleet(crawl, site, 2, settings, n_hosts=1, pages=6), hang)
-    (times,) = pages(site).values()
+    with Site(with_robots(rules("Crawl-delay: 86400", "Disallow: /1", delay=0.5))) as site:
+        finish(crawl.fleet(2, "hosts", None, {**OBEY, **settings}, sites=site.url, pages=6))
+    (times,) = site.starts().values()
     assert len(times) == 5
     assert sum(robots_hits(site).values()) == 1
-    assert times[-1] - times[0] < 1 if not most else shortest_gap(times) >= most - JITTER
+    shortest = min(later - earlier for earlier, later in itertools.pairwise(times))
+    assert shortest >= most - JITTER if most else times[-1] - times[0] < 1
 
 
 def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: RedisServer) -> None:
     """A robots.txt that may be asked for again only in a minute does not wait as a download: the
     worker can do but one at a time, and fetches from the other host meanwhile."""
-    sites: list[Site] = []
 
     def answer() -> Answer:
-        if sites[0].hits[-1].host.startswith("127.0.0.1:"):
+        if site.hits[-1].host.startswith("127.0.0.1:"):
             return Answer("later", status=503, headers={"Retry-After": "60"})
         return rules("Disallow: /1")()
 
     with Site(with_robots(answer), hosts=2) as site:
-        sites.append(site)
         settings = {**OBEY, "RETRY_TIMES": 2, "CONCURRENT_REQUESTS": 1}
         worker = crawl("hosts", None, settings, sites=site.urls(2), pages=5)
-        other = f"127.0.0.2:{site.port}"
-        wait_until(lambda: len(pages(site).get(other, ())) == 4, 25, "the other host's pages")
+        wait_until(lambda: len(site.starts().get("127.0.0.2", ())) == 4, 25, "the other's pages")
         wait_until(lambda: robots_hits(site)[f"127.0.0.1:{site.port}"], 10, "both were asked for")
         worker.terminate()
         worker.wait()
-    assert pages(site).keys() == {other}
-    assert robots_hits(site) == {f"127.0.0.1:{site.port}": 1, other: 1}
+    assert site.starts().keys() == {"127.0.0.2"}
+    assert set(robots_hits(site).values()) == {1}
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         status = frontier.status()
         assert (status["queued"], status["dead"]) == (5, 0)
 
 
-@pytest.mark.long
 def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
     """While robots.txt is answered with 5xx nothing else is fetched from the host; its pages wait,
     others go on, and when it answers its rules are heeded."""
     asked: list[float] = []
-    sites: list[Site] = []
 
     def answer() -> Answer:
-        if not sites[0].hits[-1].host.startswith("127.0.0.1:"):
+        if not site.hits[-1].host.startswith("127.0.0.1:"):
             return rules()()
         asked.append(time.monotonic())
         return Answer("", status=500) if len(asked) <= 3 else rules("Disallow: /1")()
 
     with Site(with_robots(answer), hosts=2) as site:
-        sites.append(site)
-        # Scrapy's cache keeps any answer.
-        cached = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": tmp_path / "cache"}
-        workers = fleet(crawl, site, 2, {"RETRY_ENABLED": False, **cached}, n_hosts=2, pages=5)
-        finish(workers, threading.Event())
-    at = pages(site)
-    assert len(at[f"127.0.0.1:{site.port}"]) == 4
-    assert min(at[f"127.0.0.1:{site.port}"]) > asked[3]
-    assert asked[3] - asked[0] >= 3 * CLOSED_FOR - 0.5
-    assert len(at[f"127.0.0.2:{site.port}"]) == 5
+        settings = {
+            **OBEY,
+            "RETRY_ENABLED": False,
+            "HTTPCACHE_ENABLED": True,  # Scrapy's cache keeps any answer
+            "HTTPCACHE_DIR": tmp_path / "cache",
+            **constants({"scrapy_redisq.middlewares.robots.CLOSED_FOR": 0.5}),
+        }
+        finish(crawl.fleet(2, "hosts", None, settings, sites=site.urls(2), pages=5))
+    at = site.starts()
+    assert (len(at["127.0.0.1"]), len(at["127.0.0.2"])) == (4, 5)
+    assert min(at["127.0.0.1"]) > asked[3]
+    assert asked[3] - asked[0] >= 3 * 0.5 - 0.2
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         assert frontier.status()["dead"] == 0
 
@@ -354,7 +307,7 @@ def test_a_host_that_stays_in_trouble(
         **OBEY,
         "REDISQ_SCHEDULING": scheduling,
         "REDISQ_SLOT_GIVE_UP": 2,
-        "REDISQ_SET_ASIDE_WAIT": 1,
+        "REDISQ_SET_ASIDE_WAIT": 0.5,
         "RETRY_ENABLED": False,
     }
     with Site(with_robots(lambda: Answer("", status=502))) as site:
@@ -372,22 +325,12 @@ def test_a_host_that_stays_in_trouble(
         assert (status["dead"] == 5) is (scheduling == "priority")
 
 
-def test_an_answer_that_is_no_robots_txt(crawl: Run, hang: threading.Event) -> None:
-    """Everything is allowed, whatever the answer's body says; nobody asks again."""
-    with Site(with_robots(rules("Disallow: /", status=404, until=hang))) as site:
-        workers = fleet(crawl, site, 2, n_hosts=1, pages=6)
-        finish(workers, hang)
-    assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in range(6)}}
-    assert total(workers, "robotstxt/response_status_count/404") == 1
-
-
-def test_no_answer(crawl: Run, hang: threading.Event) -> None:
+def test_no_answer(crawl: Run) -> None:
     """A robots.txt that never comes costs the fleet one DOWNLOAD_TIMEOUT; then all is allowed."""
-    settings = {"DOWNLOAD_TIMEOUT": 3, "REDISQ_BACKOFF_CODES": "[]"}
-    with Site(with_robots(rules("Disallow: /", until=hang))) as site:
-        workers = fleet(crawl, site, 2, settings, n_hosts=1, pages=6)
-        for worker in workers:
-            assert worker.wait().reason == "finished"
+    settings = {**OBEY, "DOWNLOAD_TIMEOUT": 2, "REDISQ_BACKOFF_CODES": "[]"}
+    with Site(with_robots(rules("Disallow: /", delay=60))) as site:
+        workers = crawl.fleet(2, "hosts", None, settings, sites=site.url, pages=6)
+        assert [worker.wait().reason for worker in workers] == ["finished"] * 2
     assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in range(6)}}
     stats = [stat for worker in workers for stat in worker.stats]
     assert sum(stat.startswith("robotstxt/exception") for stat in stats) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +12,6 @@ from msgspec.structs import replace
 from scrapy.settings import Settings
 
 from lab.servers import wait_until
-from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ConfigurationMismatch, SettingError
 from scrapy_redisq.frontier import calls
@@ -23,7 +20,6 @@ from scrapy_redisq.frontier.names import limits_channel, meta_key
 from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.settings.settings import RedisqSettings
-from tests.harness.crawl import Run, together, wait_until_joined
 from tests.harness.worker import EXACT, Worker, ask
 
 SLOT = "redisq:limits:{both}:slot:host"
@@ -245,30 +241,3 @@ def test_settings() -> None:
         RedisqSettings.read(Settings({**given, "REDISQ_SCHEDULING": "priority"}))
     with pytest.raises(SettingError, match=r"REDISQ_LIMITS_NAME.*braces"):
         RedisqSettings.read(Settings({"REDISQ_LIMITS_NAME": "{both}"}))
-
-
-def test_two_crawls_of_a_host(crawl: Run, tmp_path: Any) -> None:
-    """Are as polite as one, and both get on."""
-    with Site(lambda path: Answer("x")) as site, together(tmp_path) as gate:
-        given = {
-            **gate,
-            "REDISQ_SLOT_LIMITS": json.dumps({"*": {"delay": 0.1}}),
-            "REDISQ_LIMITS_NAME": "both",
-        }
-        workers = [
-            crawl(
-                "hosts",
-                None,
-                {**given, "REDISQ_FRONTIER": name, "USER_AGENT": name},
-                sites=site.urls(1),
-                pages=12,
-            )
-            for name in ("first", "second")
-        ]
-        wait_until_joined(workers)
-        (tmp_path / "gate-0").touch()
-        assert [worker.wait().reason for worker in workers] == ["finished"] * 2
-    (times,) = site.starts(24).values()
-    assert min(later - at for at, later in itertools.pairwise(times)) >= 0.1 - 0.005
-    agents = [hit.agent for hit in site.hits]
-    assert {"first", "second"} == set(agents[:20])

@@ -1,13 +1,14 @@
-"""Scrapy's tools beside the crawls: `shell`, `parse`, `fetch` and others only look."""
+"""Scrapy's tools beside the crawls: `shell`, `parse`, `fetch` and others only look. What a worker
+shows in its terminal."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,11 +17,10 @@ import pytest
 from scrapy import cmdline
 from scrapy.commands import ScrapyCommand
 from scrapy.commands.crawl import Command as CrawlCommand
-from scrapy.commands.parse import Command as ParseCommand
 from scrapy.settings import Settings
 
 from lab.launcher import fork
-from lab.servers import free_port
+from lab.servers import RedisServer, free_port
 from lab.site import Site, linked_pages
 from scrapy_redisq import (
     RedisqBackOffMiddleware,
@@ -105,15 +105,6 @@ class Own(ScrapyCommand):
         return "Say whether its crawl would join"
 
     def run(self, args: list[str], opts: object) -> None:
-        asked = self.answer
-        if "thread" in args:  # as the crawler of scrapy shell
-            thread = threading.Thread(target=asked)
-            thread.start()
-            thread.join()
-        else:
-            asked()
-
-    def answer(self) -> None:
         assert self.settings is not None
         type(self).joined = not why_alone(self.settings)
         Addon().update_settings(self.settings)
@@ -125,46 +116,19 @@ class FromCrawl(Own, CrawlCommand):
     requires_project = False
 
 
-class FromParse(Own, ParseCommand):
-    requires_crawler_process = False
-    requires_project = False
-
-    def process_options(self, args: list[str], opts: object) -> None:
-        pass
-
-
-@pytest.fixture
-def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of commands, which Scrapy names by the module that each class says it is of."""
-    module = ModuleType("own_commands")
-    monkeypatch.setitem(sys.modules, "own_commands", module)
-    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")
-    yield module
-
-
-@pytest.mark.parametrize(
-    ("kind", "arguments", "expected"),
-    [
-        (Own, [], False),
-        (Own, ["thread"], False),
-        (FromCrawl, [], True),
-        (FromCrawl, ["thread"], True),
-        (FromParse, [], False),
-    ],
-)
+@pytest.mark.parametrize(("kind", "expected"), [(Own, False), (FromCrawl, True)])
 def test_a_projects_own_command_joins_if_it_is_a_crawl(
-    command_line: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: type[Own],
-    arguments: list[str],
-    expected: bool,
+    monkeypatch: pytest.MonkeyPatch, kind: type[Own], expected: bool
 ) -> None:
     """`crawl` and what is made from it; any other works without a frontier."""
+    # Scrapy finds a command in the module that its class says it is of.
+    module = ModuleType("own_commands")
+    module.__dict__["Command"] = kind
     monkeypatch.setattr(kind, "__module__", "own_commands")
-    command_line.__dict__["Command"] = kind
-    settings = Settings({"COMMANDS_MODULE": "own_commands"})
+    monkeypatch.setitem(sys.modules, "own_commands", module)
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")
     with pytest.raises(SystemExit) as ended:
-        cmdline.execute(["scrapy", "own_commands", *arguments], settings)
+        cmdline.execute(["scrapy", "own_commands"], Settings({"COMMANDS_MODULE": "own_commands"}))
     assert ended.value.code == 0
     assert kind.joined is expected
 
@@ -215,3 +179,53 @@ def test_the_add_on_leaves_middlewares_to_the_project(own: type, scrapys: str, p
     if scrapys:
         assert placed({scrapys: None}) == {scrapys: None}
         assert placed({scrapys: 120}) == {scrapys: 120}
+
+
+# REDISQ_PROGRESS
+
+
+def crawl_in_a_terminal(server: RedisServer, site: Site) -> str:
+    """-> all that was written to it."""
+    ours, theirs = os.openpty()
+    written = bytearray()
+
+    def read() -> None:
+        try:
+            while data := os.read(ours, 65_536):
+                written.extend(data)
+        except OSError:  # nobody has it open any more
+            return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    settings = {"REDISQ_URL": server.url, "REDISQ_PROGRESS": "True", "DOWNLOAD_DELAY": "0.05"}
+    command = ["crawl", "follow", "-a", f"site={site.url}"]
+    for name, value in settings.items():
+        command += ["-s", f"{name}={value}"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "24"}
+    process = fork("scrapy", command, PROJECT, Path(os.ttyname(theirs)), environment)
+    try:
+        assert process.wait(60) == 0, written
+    finally:
+        process.kill()
+        os.close(theirs)
+        reader.join()
+        os.close(ours)
+    return written.decode()
+
+
+def test_a_worker_says_how_far_it_is(redis_server: RedisServer) -> None:
+    """In its terminal, below what it logs, which is there as ever; the line goes at the end."""
+    with Site(linked_pages(20)) as site:
+        shown = crawl_in_a_terminal(redis_server, site)
+    lines = re.findall(
+        r"follow: (\d+) pages \([\d.]+/s\) · (\d+) items · \d+ downloading · all workers: "
+        r"(\d+) finished, (\d+) to do",
+        shown,
+    )
+    assert len(lines) > 1, shown
+    assert int(lines[-1][0]) > int(lines[0][0])
+    assert "Spider closed (finished)" in shown
+    assert "Traceback" not in shown
+    after = shown[shown.rindex("all workers:") :]
+    assert "\x1b[2K" in after, "the line was taken away"

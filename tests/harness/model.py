@@ -29,33 +29,54 @@ NOT_READ = re.compile(
 """With these the keys in the head of ``lua/shared/keys.lua``."""
 
 
-@dataclass
 class Shard:
-    """All of one shard's keys, read at once."""
+    """All of one shard's keys, read at once: ``values`` by their names. ``expires`` are names of
+    those that are forgotten when nothing happens."""
 
-    meta: dict[str, str]
-    counts: dict[str, int]
-    ready: dict[str, float]
-    levels: dict[str, dict[str, float]]
-    queues: dict[tuple[str, str], list[bytes]]
-    delayed: list[bytes]
-    leases: dict[str, dict[str, bytes]]
-    workers: dict[str, float]
-    info: dict[str, dict[str, str]]
-    busy: dict[str, int]
-    dead: set[str]
-    letters: set[str]
-    generations: set[str]
-    tokens: dict[str, dict[str, int]]
-    slots: dict[str, dict[str, str]]
-    posts: set[str]
-    posted: set[str]
-    expires: set[str]
-    """Slots that are forgotten when nothing happens."""
-    aside: set[str]
-    paused: set[str]
-    ruled: set[str]
-    unknown: list[str]
+    def __init__(self, values: dict[str, Any], expires: set[str]) -> None:
+        def of(kind: str) -> dict[str, Any]:
+            names = [name for name in values if name.partition(":")[0] == kind]
+            return {name.partition(":")[2]: values[name] for name in names}
+
+        def scores(name: str) -> dict[str, float]:
+            return {member.decode(): score for member, score in values.get(name, ())}
+
+        def members(name: str) -> set[str]:
+            return {member.decode() for member in values.get(name, ())}
+
+        self.meta = _texts(values.get("meta", {}))
+        self.counts = _numbers(values.get("counts", {}))
+        self.ready = scores("ready")
+        self.levels = {slot: scores(f"levels:{slot}") for slot in of("levels")}
+        self.queues: dict[tuple[str, ...], list[bytes]] = {
+            tuple(rest.rsplit(":", 1)): queue for rest, queue in of("queue").items()
+        }
+        self.delayed: list[bytes] = [
+            member.partition(b":")[2] for member, _ in values.get("delayed", ())
+        ]
+        self.leases: dict[str, dict[str, bytes]] = {
+            worker: {id.decode(): record for id, record in held.items()}
+            for worker, held in of("leases").items()
+        }
+        self.workers = scores("workers")
+        self.info = {worker: _texts(value) for worker, value in of("worker").items()}
+        self.busy = _numbers(values.get("busy", {}))
+        self.dead, self.letters = set(scores("dead")), members("letters")
+        seen = {rest.partition(":")[0] for rest in of("seen")}
+        self.generations = {
+            name for name in seen if name != "recent" and not name.endswith(".starts")
+        }
+        self.tokens = {worker: _numbers(value) for worker, value in of("tokens").items()}
+        self.slots = {slot: _texts(value) for slot, value in of("slot").items()}
+        self.posts, self.posted = set(scores("post")), members("posted")
+        self.expires = {name.partition(":")[2] for name in expires if name.startswith("slot:")}
+        self.aside, self.paused, self.ruled = map(set, map(scores, ("aside", "paused", "ruled")))
+        self.unknown = [
+            name
+            for name in values
+            if name.partition(":")[0] not in HASHES | SORTED_SETS | {"queue"}
+            and not NOT_READ.fullmatch(name)
+        ]
 
     def count(self, name: str) -> int:
         return self.counts.get(name, 0)
@@ -134,53 +155,17 @@ def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
         pipeline.pttl(prefix + path)
     replies = pipeline.execute()
     values: dict[str, Any] = dict(zip(paths, replies[::2], strict=True))
-    expires = {path for path, left in zip(paths, replies[1::2], strict=True) if left >= 0}
-
-    def of(kind: str) -> dict[str, Any]:
-        return {path.partition(":")[2]: values[path] for path in paths if is_of(path, kind)}
-
-    def is_of(path: str, kind: str) -> bool:
-        return path.partition(":")[0] == kind
-
-    def texts(value: dict[bytes, bytes]) -> dict[str, str]:
-        return {name.decode(): text.decode() for name, text in value.items()}
-
-    def numbers(value: dict[bytes, bytes]) -> dict[str, int]:
-        return {name: int(text) for name, text in texts(value).items()}
-
-    def scores(key: str) -> dict[str, float]:
-        return {member.decode(): score for member, score in values.get(key, ())}
-
-    generations = {path.split(":")[1] for path in paths if is_of(path, "seen")}
     return Shard(
-        texts(values.get("meta", {})),
-        numbers(values.get("counts", {})),
-        scores("ready"),
-        {slot: scores(f"levels:{slot}") for slot in of("levels")},
-        {tuple(rest.rsplit(":", 1)): queue for rest, queue in of("queue").items()},  # type: ignore[misc]
-        [member.partition(b":")[2] for member, _ in values.get("delayed", ())],
-        {rest: {i.decode(): r for i, r in held.items()} for rest, held in of("leases").items()},
-        scores("workers"),
-        {worker: texts(value) for worker, value in of("worker").items()},
-        numbers(values.get("busy", {})),
-        set(scores("dead")),
-        {id.decode() for id in values.get("letters", ())},
-        {name for name in generations if name != "recent" and not name.endswith(".starts")},
-        {worker: numbers(value) for worker, value in of("tokens").items()},
-        {slot: texts(value) for slot, value in of("slot").items()},
-        set(scores("post")),
-        {id.decode() for id in values.get("posted", ())},
-        {path.partition(":")[2] for path in expires if is_of(path, "slot")},
-        set(scores("aside")),
-        set(scores("paused")),
-        set(scores("ruled")),
-        [
-            path
-            for path in paths
-            if path.partition(":")[0] not in HASHES | SORTED_SETS | {"queue"}
-            and not NOT_READ.fullmatch(path)
-        ],
+        values, {path for path, left in zip(paths, replies[1::2], strict=True) if left >= 0}
     )
+
+
+def _texts(value: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): text.decode() for name, text in value.items()}
+
+
+def _numbers(value: dict[bytes, bytes]) -> dict[str, int]:
+    return {name: int(text) for name, text in _texts(value).items()}
 
 
 ENDED = {"done", "dead"}

@@ -6,39 +6,11 @@ from functools import partial
 
 import scrapy
 from scrapy import signals
-from scrapy.exceptions import CloseSpider, DontCloseSpider, StopDownload
+from scrapy.exceptions import StopDownload
 
 from lab.site import Answer
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import links
-
-
-class Generators(Compared):
-    """`start()` and callbacks that wait, as generators and as coroutines."""
-
-    name = "generators"
-    pages = {
-        "/": links("/1", "/4"),
-        "/list": links("/7", "/10"),
-        **{f"/{n}": links(f"/{n + 1}") for n in range(1, 12) if n % 3},
-    }
-
-    async def start(self):
-        await asyncio.sleep(0.01)
-        yield scrapy.Request(f"{self.site}/")
-        await asyncio.sleep(0.01)
-        yield scrapy.Request(f"{self.site}/list", callback=self.parse_list)
-
-    async def parse(self, response):
-        for href in response.css("a::attr(href)").getall():
-            yield {"url": response.url, "href": href}
-            await asyncio.sleep(0.01)
-            yield response.follow(href, self.parse_list)
-
-    async def parse_list(self, response):
-        await asyncio.sleep(0.01)
-        followed = response.follow_all(css="a::attr(href)", callback=self.parse)
-        return [{"url": response.url}, *followed]
 
 
 class Aside(Compared):
@@ -216,52 +188,6 @@ class StartItems(Compared):
         yield scrapy.Request(f"{self.site}/", dont_filter=True)
         yield scrapy.Request(f"{self.site}/1")
         yield scrapy.Request(f"{self.site}/1")
-
-
-class BrokenStart(Compared):
-    """A `start()` that raises after its first request."""
-
-    name = "broken_start"
-    pages = {"/": links("/1"), "/1": "one"}
-
-    async def start(self):
-        yield scrapy.Request(f"{self.site}/")
-        raise ValueError("in start()")
-
-
-class Idle(Compared):
-    """Goes on when it is idle, by `engine.crawl()`, some of it again."""
-
-    name = "idle"
-    pages = {"/": "begin", **{f"/{n}": f"page {n}" for n in range(3)}}
-
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        spider.rounds = iter(range(3))
-        crawler.signals.connect(spider.go_on, signals.spider_idle)
-        return spider
-
-    def go_on(self):
-        n = next(self.rounds, None)
-        if n is not None:
-            self.crawler.engine.crawl(scrapy.Request(f"{self.site}/{n}"))
-            self.crawler.engine.crawl(scrapy.Request(f"{self.site}/0"))
-            raise DontCloseSpider
-
-
-class Closes(Compared):
-    """Closes itself from a callback, with a reason of its own."""
-
-    name = "closes"
-    custom_settings = {"CONCURRENT_REQUESTS": 1}
-    pages = {f"/{n}": links(f"/{n + 1}") for n in range(10)}
-    first = "/0"
-
-    def parse(self, response):
-        if response.url.endswith("/3"):
-            raise CloseSpider("enough")
-        yield from super().parse(response)
 
 
 class Signals(Compared):

@@ -1,11 +1,8 @@
 """Scrapy's other spider classes."""
 
-import gzip
-
 from scrapy.linkextractors import LinkExtractor
-from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
+from scrapy.spiders import CrawlSpider, Rule
 
-from lab.site import Answer
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import links
 
@@ -45,56 +42,3 @@ class Rules(Compared, CrawlSpider):
 
     def failed(self, failure):
         yield {"failed": failure.value.response.url}
-
-
-def _sitemap(root, *locations):
-    child = "url" if root == "urlset" else "sitemap"
-    entries = "".join(f"<{child}><loc>{url}</loc></{child}>" for url in locations)
-    namespace = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
-    return f'<?xml version="1.0"?><{root} {namespace}>{entries}</{root}>'
-
-
-def _with_host(make):
-    def page(hit, visit):
-        return make(f"http://{hit.host}")
-
-    return page
-
-
-class Sitemaps(Compared, SitemapSpider):
-    """A robots.txt that names an index of sitemaps, one of them compressed."""
-
-    name = "sitemaps"
-    first = ""
-    pages = {
-        "/robots.txt": _with_host(
-            lambda site: Answer(f"Sitemap: {site}/index.xml\n", content_type="text/plain")
-        ),
-        "/index.xml": _with_host(
-            lambda site: Answer(
-                _sitemap("sitemapindex", f"{site}/a.xml", f"{site}/b.xml.gz"),
-                content_type="text/xml",
-            )
-        ),
-        "/a.xml": _with_host(
-            lambda site: Answer(
-                _sitemap("urlset", f"{site}/shop/1", f"{site}/other/1", f"{site}/shop/1"),
-                content_type="text/xml",
-            )
-        ),
-        "/b.xml.gz": _with_host(
-            lambda site: Answer(
-                gzip.compress(_sitemap("urlset", f"{site}/shop/2", f"{site}/x").encode()),
-                content_type="application/gzip",
-            )
-        ),
-        **{f"/{path}": path for path in ("shop/1", "shop/2", "other/1", "x")},
-    }
-    sitemap_rules = (("/shop/", "parse_shop"), ("/other/", "parse"))
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.sitemap_urls = [f"{self.site}/robots.txt"]
-
-    def parse_shop(self, response):
-        yield {"shop": response.url}

@@ -1,7 +1,6 @@
 """What Scrapy's own middlewares do: robots.txt, cache, cookies, redirects, retries, filters."""
 
 import scrapy
-from scrapy.core.downloader import Downloader
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import FormRequest, HtmlResponse, JsonRequest
@@ -202,76 +201,6 @@ class Unavailable(Compared):
             yield response.follow(href)
 
 
-class NobodyThere(Compared):
-    """Addresses where nobody listens, with an errback and without."""
-
-    name = "nobody_there"
-    pages = {"/": "begin"}
-
-    def parse(self, response):
-        yield scrapy.Request("http://127.0.0.1:9/with", errback=self.failed)
-        yield scrapy.Request("http://127.0.0.1:9/without")
-
-    def failed(self, failure):
-        yield {"failed": failure.request.url, "by": failure.type.__name__}
-
-
-class Offsite(Compared):
-    """Links to other hosts, which are filtered, and one that is allowed."""
-
-    name = "offsite"
-    pages = {
-        "/": links("http://elsewhere.example/", "http://elsewhere.example/2", "/a"),
-        "/a": links("http://third.example/", "/a"),
-        "/allowed": "asked for from elsewhere",
-    }
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.allowed_domains = [self.site.rpartition(":")[0].removeprefix("http://")]
-
-    def parse(self, response):
-        yield from super().parse(response)
-        meta = {"allow_offsite": True}
-        yield scrapy.Request(f"{self.other}/allowed", meta=meta, callback=self.parse)
-        yield scrapy.Request(f"{self.other}/filtered", callback=self.parse)
-
-
-class Referers(Compared):
-    """Who sent us, by two policies; and a URL that is too long."""
-
-    name = "referers"
-    custom_settings = {"URLLENGTH_LIMIT": 200}
-    pages = {"/": links("/a", "/" + "long" * 60), "/a": echo("Referer"), "/b": echo("Referer")}
-
-    def parse(self, response):
-        yield from super().parse(response)
-        meta = {"referrer_policy": "no-referrer"}
-        yield response.follow("/b", self.parse_last, meta=meta)
-
-    def parse_last(self, response):
-        yield {"text": response.text}
-
-
-class Slots(Compared):
-    """Delays, named slots, and a limit for each host."""
-
-    name = "slots"
-    custom_settings = {
-        "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
-        "DOWNLOAD_SLOTS": {"slow": {"concurrency": 1, "delay": 0.02, "randomize_delay": False}},
-    }
-    pages = {"/": "begin", **{f"/{n}": "page" for n in range(12)}}
-
-    def parse(self, response):
-        for n in range(12):
-            meta = {"download_slot": "slow"} if n % 2 else {}
-            yield response.follow(f"/{n}", self.parse_page, meta=meta)
-
-    def parse_page(self, response):
-        yield {"url": response.url, "slot": response.meta["download_slot"] == "slow"}
-
-
 class Intervene:
     """A downloader middleware that answers, refuses, asks for others, and replaces responses."""
 
@@ -309,22 +238,3 @@ class Intervening(Compared):
         "/replaced": "as it was",
         "/again": lambda hit, visit: f"visit {visit}",
     }
-
-
-class AtOnce(Downloader):
-    """A downloader that answers some requests itself, without a Deferred."""
-
-    def fetch(self, request):
-        if request.url.endswith("/answered"):
-            return HtmlResponse(request.url, body=b"at once", request=request)
-        if request.url.endswith("/wrong"):
-            return "no response"
-        return super().fetch(request)
-
-
-class Downloading(Compared):
-    """Is crawled with a downloader of its own."""
-
-    name = "downloading"
-    custom_settings = {"DOWNLOADER": AtOnce}
-    pages = {"/": links("/answered", "/wrong", "/1"), "/1": "one"}

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import time
-from pathlib import Path
 
 import scrapy
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
@@ -231,15 +230,9 @@ class Triple(Follow):
 
 
 class Late(Follow):
-    """Is ready only when there is a file, however long ago it was started."""
+    """Says that it reads its start requests."""
 
     name = "late"
-
-    def __init__(self, _until="", **kwargs):
-        super().__init__(**kwargs)
-        print("waits to be ready", flush=True)
-        while _until and not Path(_until).exists():
-            time.sleep(0.02)
 
     async def start(self):
         self.logger.info("start() was read")

@@ -1,6 +1,5 @@
 """Spiders whose requests cannot be stored."""
 
-import os
 import threading
 
 import scrapy
@@ -8,53 +7,18 @@ from scrapy.utils.engine import get_engine_status
 
 
 class Odd(scrapy.Spider):
-    """Two lists that link to the same ten pages, with a lock in their meta; each page has a part of
-    its own, likewise, and a plain link."""
-
-    name = "odd"
-    lists = 2
+    """A page that asks for requests with a lock in their meta."""
 
     async def start(self):
-        for number in range(self.lists):
-            yield scrapy.Request(f"{self.site}/list/{number}")
-
-    def parse(self, response):
-        for number in range(10):
-            yield self.odd(f"/page/{number}", self.parse_page)
-
-    def parse_page(self, response):
-        yield {"url": response.url, "pid": os.getpid()}
-        number = response.url.rpartition("/")[2]
-        yield self.odd(f"/part/{number}", self.parse_part)
-
-    def parse_part(self, response):
-        yield {"url": response.url, "pid": os.getpid()}
-        number = response.url.rpartition("/")[2]
-        yield scrapy.Request(f"{self.site}/leaf/{number}", self.parse_leaf)
+        yield scrapy.Request(f"{self.site}/list")
 
     def parse_leaf(self, response):
-        yield {"url": response.url, "pid": os.getpid()}
+        yield {"url": response.url}
 
     def odd(self, path, callback, **kwargs):
         return scrapy.Request(
             f"{self.site}{path}", callback, meta={"lock": threading.Lock()}, **kwargs
         )
-
-
-class OddStart(Odd):
-    """Ten start requests that cannot be stored, filtered and not. Each leads to the part of the
-    next one, too."""
-
-    name = "odd_start"
-
-    async def start(self):
-        for number in range(10):
-            yield self.odd(f"/page/{number}", self.parse_page, dont_filter=number % 2 == 0)
-
-    def parse_page(self, response):
-        number = int(response.url.rpartition("/")[2])
-        yield self.odd(f"/part/{(number + 1) % 10}", self.parse_part)
-        yield from super().parse_page(response)
 
 
 class SameAgain:
@@ -75,7 +39,8 @@ class OddAgain(Odd):
     custom_settings = {"DOWNLOADER_MIDDLEWARES": {SameAgain: 1}}
 
     async def start(self):
-        yield scrapy.Request(f"{self.site}/list/0")
+        async for request in super().start():
+            yield request
         yield self.odd("/page/0", self.parse_leaf, dont_filter=True)
 
     def parse(self, response):
@@ -86,7 +51,7 @@ class OddAgain(Odd):
         yield self.odd("/page/3", self.parse_twice, dont_filter=True)
 
     def parse_twice(self, response):
-        yield {"url": response.url, "pid": os.getpid()}
+        yield {"url": response.url}
         if not response.meta.get("yielded"):
             response.request.meta["yielded"] = True
             yield response.request
@@ -96,7 +61,6 @@ class Tools(Odd):
     """Yields what Scrapy's engine status says, and has requests that share a list."""
 
     name = "tools"
-    lists = 1
     custom_settings = {"CONCURRENT_REQUESTS": 1}
 
     def parse(self, response):
