@@ -162,7 +162,7 @@ class TestRetries:
             assert gap >= 1
 
     def test_get_retry_request(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A retry that a callback asks for waits too."""
+        """A retry that a callback asks for waits too. It asks for all else once more then."""
         page, _ = failing(2, status=200)
         with Site(page) as site:
             busy = Busy(redis_server)
@@ -170,6 +170,7 @@ class TestRetries:
             worker = crawl("again", site, settings=settings).wait()
             lost = busy.took([worker])
             assert all(0.5 <= gap < 0.5 + LATE + lost for gap in gaps(site, "/0"))
+            assert site.counts() == {"/0": 3, "/mend": 2}
         assert [item["retries"] for item in worker.items()] == [2]
         assert worker.stats["retry/reason_count/empty"] == 2
 

@@ -309,6 +309,12 @@ MUTANTS = [
     ),
     *_of("worker/asked.py", "tests/crawls/test_feeder.py", "one.fed or "),
     *_of(
+        "worker/asked.py",
+        "tests/crawls/test_identity.py",
+        ("request.meta, WANTED_KEY)", "request.meta)"),
+    ),
+    *_of("worker/outbox.py", "tests/crawls/test_retry.py", ("wanted = 1 +", "wanted = 0 *")),
+    *_of(
         "frontier/lua/feed.lua",
         "tests/crawls/test_feeder.py",
         "redis.call('ZADD', BATCHES, NOW + input.ttl, batch)",

@@ -25,14 +25,18 @@ class Delayed(Follow):
 
 
 class Again(Follow):
-    """Asks for a retry from its callback while a page is empty."""
+    """Asks for something and for a retry from its callback while a page is empty."""
 
     name = "again"
 
     def parse(self, response):
         if not response.text:
-            return get_retry_request(response.request, spider=self, reason="empty")
-        return {"url": response.url, "retries": response.meta.get("retry_times", 0)}
+            yield scrapy.Request(f"{self.site}/mend", callback=self.mended, dont_filter=True)
+            yield get_retry_request(response.request, spider=self, reason="empty")
+            return
+        yield {"url": response.url, "retries": response.meta.get("retry_times", 0)}
+
+    def mended(self, response): ...
 
 
 class Ends(Follow):
