@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,35 +62,26 @@ class Pages:
         self.page.emulate_media(color_scheme="light")
 
 
-@pytest.fixture
-def opened(redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
-    """Opens the dashboard of the server in a browser."""
-
-    @contextmanager
-    def opening() -> Iterator[tuple[Pages, Served, Any]]:
-        served = Served(redis_server.url)
+@contextmanager
+def opened(url: str, folder: Path) -> Iterator[tuple[Pages, Served, Any]]:
+    """The dashboard of a server in a browser."""
+    with closing(Served(url)) as served, chromium() as browser:
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        context.set_default_timeout(60_000)
+        at = Pages(context.new_page(), served)
         try:
-            with chromium() as browser:
-                context = browser.new_context(viewport={"width": 1440, "height": 900})
-                context.set_default_timeout(60_000)
-                at = Pages(context.new_page(), served)
-                try:
-                    at.page.goto(served.url)
-                    at.page.get_by_role("link", name=NAME).wait_for()
-                    yield at, served, browser
-                except BaseException:
-                    at.page.screenshot(path=str(tmp_path / "failed.png"))
-                    raise
-                assert at.page.evaluate("typeof hacked") == "undefined"
-                assert at.wrong == []
-        finally:
-            served.close()
-
-    return opening
+            at.page.goto(served.url)
+            at.page.get_by_role("link", name=NAME).wait_for()
+            yield at, served, browser
+        except BaseException:
+            at.page.screenshot(path=str(folder / "failed.png"))
+            raise
+        assert at.page.evaluate("typeof hacked") == "undefined"
+        assert at.wrong == []
 
 
 @pytest.mark.long(50)
-def test_pages(redis_server: RedisServer, opened: Any, tmp_path: Path) -> None:
+def test_pages(redis_server: RedisServer, tmp_path: Path) -> None:
     """All of them, of a crawl with hosts, workers, limits, dead letters and a past."""
     with (
         Frontier.from_url(redis_server.url, NAME) as frontier,
@@ -98,7 +89,7 @@ def test_pages(redis_server: RedisServer, opened: Any, tmp_path: Path) -> None:
     ):
         make_up(frontier, client)
         frontier.push([{"url": "https://a.example/", "meta": {"download_slot": MARKUP}}])
-        with opened() as (at, served, browser):
+        with opened(redis_server.url, tmp_path) as (at, served, browser):
             assert "token" not in at.page.url
             look_at_crawls(at)
             rule_hosts(at, frontier)

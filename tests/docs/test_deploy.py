@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,22 +26,18 @@ from scrapy_redisq.ops.metrics.families import EVENTS, METRICS, STATES, WAITS
 from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
+from tests.harness.command import run_well
 
 yaml = pytest.importorskip("yaml", reason="NO PyYAML: deploy/ is not tested")
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
-YAMLS = [path for path in FILES if path.suffix in {".yml", ".yaml"}]
+TEXTS = {path: path.read_text("utf-8") for path in sorted(DEPLOY.rglob("*")) if path.is_file()}
+YAMLS = [text for path, text in TEXTS.items() if path.suffix in {".yml", ".yaml"}]
+DOCUMENTS = [document for text in YAMLS for document in yaml.safe_load_all(text)]
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 REDIS = (ROOT / "docs/operate/redis.md").read_text("utf-8")
 SETTINGS = {setting.name: setting for setting in settings_of(RedisqSettings)}
-
-
-def documents() -> Iterator[tuple[Path, Any]]:
-    for path in YAMLS:
-        for document in yaml.safe_load_all(path.read_text("utf-8")):
-            yield path, document
 
 
 def lists(value: Any) -> Iterator[list[str]]:
@@ -59,8 +54,7 @@ def lists(value: Any) -> Iterator[list[str]]:
 
 def commands() -> list[list[str]]:
     """What comes behind ``scrapy`` in all of the files."""
-    found = [words for _, document in documents() for words in lists(document)]
-    found = [words for words in found if words[0] in {"crawl", "redisq"}]
+    found = [words for words in lists(DOCUMENTS) if words[0] in {"crawl", "redisq"}]
     for unit in UNITS:
         (line,) = re.findall(r"^ExecStart=(.*)", unit.read_text("utf-8"), re.M)
         found.append(shlex.split(line)[1:])
@@ -69,7 +63,7 @@ def commands() -> list[list[str]]:
 
 def test_commands_and_options() -> None:
     """Each is one of ours, or a crawl with settings that Scrapy has."""
-    checked = 0
+    assert len(commands()) >= 9
     for words in commands():
         crawl = CrawlCommand(words)
         assert set(crawl.settings) <= set(vars(default_settings)) | set(SETTINGS)
@@ -78,20 +72,14 @@ def test_commands_and_options() -> None:
             assert parsed.command == words[1]
         else:
             assert crawl.spider
-        checked += 1
-    assert checked >= 9
 
 
 def test_settings() -> None:
     """Each REDISQ_… there is a setting, and its value one that it takes."""
-    for path in FILES:
-        named = set(re.findall(r"\bREDISQ_\w+", path.read_text("utf-8")))
-        assert named <= {*SETTINGS, TOKEN_VARIABLE}, path
-    given = re.findall(
-        r"(REDISQ_\w+)(?:: |, value: )\"?([^\"}$\n]+)\"?[ }]*$",
-        "\n".join(path.read_text("utf-8") for path in YAMLS),
-        re.M,
-    )
+    for path, text in TEXTS.items():
+        assert set(re.findall(r"\bREDISQ_\w+", text)) <= {*SETTINGS, TOKEN_VARIABLE}, path
+    pair = r"(REDISQ_\w+)(?:: |, value: )\"?([^\"}$\n]+)\"?[ }]*$"
+    given = re.findall(pair, "\n".join(YAMLS), re.M)
     assert len(given) > 8
     for name, value in given:
         SETTINGS[name].check.read(name, value)
@@ -109,8 +97,7 @@ def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_grace_periods() -> None:
     """A worker has time for its downloads, its sink and one exchange."""
-    texts = {path: path.read_text("utf-8") for path in FILES}
-    with_workers = [text for text in texts.values() if "DOWNLOAD_TIMEOUT=" in text]
+    with_workers = [text for text in TEXTS.values() if "DOWNLOAD_TIMEOUT=" in text]
     assert len(with_workers) == 5
     for text in with_workers:
         (download,) = set(re.findall(r"DOWNLOAD_TIMEOUT=(\d+)", text))
@@ -125,24 +112,15 @@ def test_redis_is_configured_as_documented() -> None:
     """In the container and in Kubernetes."""
     (block,) = re.findall(r"```conf\n(.*?)```", REDIS, re.S)
     wanted = set(block.splitlines())
-    own = (DEPLOY / "redis.conf").read_text("utf-8")
-    assert wanted <= set(own.splitlines())
-    (of_kubernetes,) = [
-        document["data"]["redis.conf"]
-        for _, document in documents()
-        if document.get("kind") == "ConfigMap"
-    ]
-    assert wanted <= set(of_kubernetes.splitlines())
+    (config,) = [document for document in DOCUMENTS if document.get("kind") == "ConfigMap"]
+    for text in (TEXTS[DEPLOY / "redis.conf"], config["data"]["redis.conf"]):
+        assert wanted <= set(text.splitlines())
 
 
 def test_what_keda_asks(redis_server: RedisServer) -> None:
     """Its URL is one that the exporter answers, and the value is there; zero is no activation."""
-    triggers = [
-        trigger
-        for _, document in documents()
-        if document.get("kind") in {"ScaledObject", "ScaledJob"}
-        for trigger in document["spec"]["triggers"]
-    ]
+    scaled = [one for one in DOCUMENTS if one.get("kind") in {"ScaledObject", "ScaledJob"}]
+    triggers = [trigger for one in scaled for trigger in one["spec"]["triggers"]]
     assert len(triggers) == 2
     for trigger in triggers:
         metadata = trigger["metadata"]
@@ -191,18 +169,6 @@ def test_metrics() -> None:
 # Validators
 
 
-def _run(*command: Any, cwd: Path | None = None) -> None:
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def _tool(name: str) -> str:
     """Of this environment or on the PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -231,7 +197,7 @@ FOLDER = DEPLOY / "prometheus"
 )
 def test_validators(command: tuple[str | Path, ...]) -> None:
     """They find nothing in rules and their tests, configurations, schemas and the Dockerfile."""
-    _run(_tool(str(command[0])), *command[1:], cwd=FOLDER)
+    run_well([_tool(str(command[0])), *command[1:]], FOLDER)
 
 
 def test_units(tmp_path: Path) -> None:
@@ -240,4 +206,4 @@ def test_units(tmp_path: Path) -> None:
     for unit in UNITS:
         text = unit.read_text("utf-8").replace("/srv/crawl/.venv/bin/scrapy", sys.executable)
         (tmp_path / unit.name).write_text(text)
-    _run(tool, "verify", "--man=no", *(tmp_path / unit.name for unit in UNITS))
+    run_well([tool, "verify", "--man=no", *(tmp_path / unit.name for unit in UNITS)])

@@ -102,10 +102,6 @@ class Demo:
             self.process.kill()
         return code, self._output.read_text()
 
-    def run(self, *arguments: str) -> tuple[int, str]:
-        self.start(*arguments)
-        return self.end()
-
     def wait_until_nothing_runs(self) -> None:
         """What watches over an embedded server sees some seconds later that it has ended."""
         wait_until(lambda: left_running(self.folder) == [], 20, "nothing of the demo runs")
@@ -125,18 +121,12 @@ def left_running(folder: Path) -> list[list[str]]:
 
 
 @pytest.fixture
-def temp_folder() -> Iterator[Path]:
-    """The demo's TMPDIR: what it leaves behind is found here. Not below pytest's own folder, which
-    is closed to the user that runs PostgreSQL for root."""
-    with tempfile.TemporaryDirectory(prefix="redisq-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
-
-
-@pytest.fixture
-def demo(temp_folder: Path, tmp_path: Path) -> Demo:
-    return Demo(temp_folder, tmp_path / "output")
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    """Its TMPDIR is not below pytest's own folder, which is closed to the user that runs PostgreSQL
+    for root."""
+    with tempfile.TemporaryDirectory(prefix="redisq-") as folder:
+        Path(folder).chmod(0o755)
+        yield Demo(Path(folder), tmp_path / "output")
 
 
 def no_postgres() -> str:
@@ -157,7 +147,8 @@ needs_postgres = pytest.mark.skipif(bool(no_postgres()), reason=no_postgres())
 def test_demo_kills_a_worker_and_loses_nothing(demo: Demo) -> None:
     """Two processes crawl the shop, one is killed half-way; every page is in the database once,
     only what it held was fetched twice, and nothing stays behind."""
-    code, said = demo.run("--pages=60", "--delay=0.4", "--workers=2", "--lease-ttl=2")
+    demo.start("--pages=60", "--delay=0.4", "--workers=2", "--lease-ttl=2")
+    code, said = demo.end()
     assert code == 0, said
     assert "result in sqlite" in said.lower()
     assert "killed with SIGKILL" in said
@@ -169,7 +160,8 @@ def test_demo_kills_a_worker_and_loses_nothing(demo: Demo) -> None:
 
 def test_demo_says_why_a_worker_did_not_start(demo: Demo) -> None:
     """A worker that cannot start ends the demo at once, with the end of its log and its folder."""
-    code, said = demo.run("--no-kill", "--workers=1", "--lease-ttl=-1")
+    demo.start("--no-kill", "--workers=1", "--lease-ttl=-1")
+    code, said = demo.end()
     assert code == 1, said
     assert "FAILED: worker" in said
     assert "REDISQ_LEASE_TTL" in said

@@ -15,6 +15,7 @@ import pytest
 
 import scrapy_redisq
 from lab import session
+from tests.harness.command import run_well
 
 ROOT = Path(__file__).parents[2]
 BUILT = {"PKG-INFO", "setup.cfg"}
@@ -29,20 +30,6 @@ def own_files() -> set[str]:
         return {name for name in text.splitlines() if ".egg-info/" not in name}
     listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
     return {name for name in listed.splitlines() if (ROOT / name).is_file()}
-
-
-def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +52,7 @@ def _build(folder: Path) -> Path:
         shutil.copy(ROOT / name, copy)
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
     command = [sys.executable, "-W", "ignore", "-c", code]
-    run(command, folder / "source")
+    run_well(command, folder / "source")
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
@@ -89,9 +76,11 @@ def test_a_wheel_has_all(sdist: Path, tmp_path: Path) -> None:
     code = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
     # A wheel leaves its build/ behind, and another process may be looking at the distribution.
     source = shutil.copytree(sdist, tmp_path / "source")
-    run([sys.executable, "-W", "ignore", "-c", code], source)
+    run_well([sys.executable, "-W", "ignore", "-c", code], source)
     (archive,), (wheel,) = sdist.parent.glob("*.tar.gz"), tmp_path.glob("*.whl")
-    run([sys.executable, "-m", "twine", "check", "--strict", str(archive), str(wheel)], tmp_path)
+    run_well(
+        [sys.executable, "-m", "twine", "check", "--strict", str(archive), str(wheel)], tmp_path
+    )
     there = tmp_path / "there"
     with zipfile.ZipFile(wheel) as zipped:
         zipped.extractall(there)
@@ -102,7 +91,7 @@ def test_a_wheel_has_all(sdist: Path, tmp_path: Path) -> None:
     code = "import scrapy_redisq, scrapy.cmdline; print(scrapy_redisq.__file__, flush=True); "
     code += "scrapy.cmdline.execute(['scrapy', 'redisq', 'status', '-h'])"
     environment = {**os.environ, "PYTHONPATH": str(there)}
-    said = run([sys.executable, "-c", code], tmp_path, environment)
+    said = run_well([sys.executable, "-c", code], tmp_path, environment)
     assert said.startswith(f"{there}/scrapy_redisq/__init__.py\nusage: scrapy redisq status")
 
 

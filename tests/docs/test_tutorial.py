@@ -23,6 +23,7 @@ from lab.servers import any_server, free_port, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from tests.docs.test_readme import ENVIRONMENT, blocks, check_fields
+from tests.harness.command import run_well
 
 SETTINGS = "shop/settings.py"
 
@@ -46,25 +47,12 @@ class Reader:
 
     def run(self, command: str) -> str:
         """What it says; it must end well."""
-        if "scrapy " in command:
-            output = self.log.with_name("said")
-            output.unlink(missing_ok=True)
-            process = self._fork(command, output)
-            code = process.wait(100)
-            said = output.read_text()
-        else:
-            done = subprocess.run(
-                command,
-                shell=True,
-                cwd=self.folder,
-                env=ENVIRONMENT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=100,
-                check=False,
-            )
-            code, said = done.returncode, done.stdout
+        if "scrapy " not in command:
+            return run_well(["sh", "-c", command], self.folder, ENVIRONMENT)
+        output = self.log.with_name("said")
+        output.unlink(missing_ok=True)
+        code = self._fork(command, output).wait(100)
+        said = output.read_text()
         assert code == 0, said
         return said
 
