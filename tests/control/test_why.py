@@ -215,9 +215,9 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
     assert reason() == "in_progress"
     for lease in [lease for _, lease in first.holding.values()]:
         first.finish(lease)
-    first.send(["https://slow/later"], slot="slow", delay=60_000)
+    first.send(["https://slow/later"], slot="slow", delay=600_000)
     why = frontier.why()
-    assert (why["reason"], "due in 60 s" in why["text"]) == ("delayed", True)
+    assert (why["reason"], "due in 10 min" in why["text"]) == ("delayed", True)
     frontier.drop("slow")
     assert reason() == "ending"
     for worker in (first, second):
