@@ -361,6 +361,11 @@ def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Rep
     return reply
 
 
+def member(client: redis.Redis, **config: Any) -> Worker:
+    """A worker of `NAME`; keywords are those of its configuration."""
+    return Worker(client, NAME, replace(EXACT, **config))
+
+
 def key(name: str, shard: int = 0) -> str:
     """A key of `NAME`."""
     return key_prefix(NAME, shard) + name

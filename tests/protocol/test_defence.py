@@ -6,33 +6,21 @@ No entry ends a worker, hides a request or keeps a crawl from ending; a damaged 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from msgspec.structs import replace
 
 from lab.servers import wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.scripts import execute
-from tests.harness.worker import EXACT, NAME, Worker, ask, die, key, url_of
+from tests.harness.worker import EXACT, NAME, Worker, ask, die, key, member, url_of
 
 ENTRY = b"\x01%s"
 """By its first byte a worker knows what it can read."""
-
-
-@pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
-    """Makes workers of the frontier "books"; keywords are those of its configuration."""
-
-    def make(**config: Any) -> Worker:
-        return Worker(client, NAME, replace(EXACT, **config))
-
-    return make
 
 
 def count(client: redis.Redis, name: str) -> int:
@@ -81,9 +69,9 @@ FOREIGN_ENTRIES = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN_ENTRIES)
-def test_foreign_entries(member: Callable[..., Worker], client: redis.Redis, kind: str) -> None:
+def test_foreign_entries(client: redis.Redis, kind: str) -> None:
     """Bytes in a queue are dead letters, counted apart, and the crawl ends."""
-    worker = member()
+    worker = member(client)
     number = 2 if kind == "large" else 20
     add(worker, "a", "b", "c")
     client.rpush(key("queue:host:0"), *[FOREIGN_ENTRIES[kind]] * number)
@@ -113,9 +101,9 @@ BROKEN_RECORDS = [
 ]
 
 
-def test_broken_delayed_members(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_broken_delayed_members(client: redis.Redis) -> None:
     """They are dead letters, with and without an id before them; what waits besides is fetched."""
-    worker = member()
+    worker = member(client)
     worker.enqueue("a", entry=b"\1a", delay=1)
     worker.exchange()
     for record in BROKEN_RECORDS:
@@ -147,10 +135,10 @@ def _spoil(client: redis.Redis, name: str, kind: str) -> None:
 
 @pytest.mark.servers("ends")
 @pytest.mark.parametrize("name", [*SHARED, "queue:host:0", "levels:host", "seen:recent:0"])
-def test_a_wrong_type(member: Callable[..., Worker], client: redis.Redis, name: str) -> None:
+def test_a_wrong_type(client: redis.Redis, name: str) -> None:
     """It is named, nobody goes on with the run or joins it, and the run is not complete. When a
     person has put the key in order, and said so, all goes on."""
-    worker, other = member(), member()
+    worker, other = member(client), member(client)
     add(worker, *"abcd")
     other.exchange()
     done, dead, released = worker.claim(3)
@@ -162,7 +150,7 @@ def test_a_wrong_type(member: Callable[..., Worker], client: redis.Redis, name: 
     worker.finish(done)
     worker.finish(dead, "dead", reason="test")
     worker.finish(released, "released")
-    for use in (lambda: worker.exchange(2), lambda: other.exchange(2), member):
+    for use in (lambda: worker.exchange(2), lambda: other.exchange(2), lambda: member(client)):
         with pytest.raises(FrontierCorrupt, match=re.escape(spoiled)):
             use()
     client.delete(spoiled)
@@ -176,7 +164,7 @@ def test_a_wrong_type(member: Callable[..., Worker], client: redis.Redis, name: 
         assert frontier.mend() == []
         die(client, worker)
         die(client, other)
-        heir = member()
+        heir = member(client)
         assert not heir.joined.new
         assert set(crawl(client, heir)) >= {"a", "b", "c", "d"} - {"a", "b"}
         assert heir.leave() or heir.conclude()
@@ -185,12 +173,10 @@ def test_a_wrong_type(member: Callable[..., Worker], client: redis.Redis, name: 
     assert client.keys("*") == []
 
 
-def test_what_was_popped_before_is_not_lost(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
+def test_what_was_popped_before_is_not_lost(client: redis.Redis) -> None:
     """A claim that meets a damaged queue leaves what it has claimed of other slots to the worker,
     whose death gives it to others."""
-    worker = member()
+    worker = member(client)
     for n in range(5):
         add(worker, f"{n}", slot=f"{n}")
     _spoil(client, key("queue:4:0"), "hash")
@@ -200,18 +186,16 @@ def test_what_was_popped_before_is_not_lost(
     with Frontier.from_url(url_of(client), NAME) as frontier:
         frontier.mend()
     die(client, worker)
-    heir = member()
+    heir = member(client)
     assert crawl(client, heir) == ["0", "1", "2", "3"]
     reply = ask(heir)
     assert (reply.complete, reply.created - reply.finished) == (True, 1)
 
 
-def test_a_request_whose_deliveries_are_more_than_is_allowed_now(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
+def test_a_request_whose_deliveries_are_more_than_is_allowed_now(client: redis.Redis) -> None:
     """REDISQ_MAX_DELIVERIES may be less when a crawl is resumed: the request is still one of ours,
     and so is not missing when the crawl is over."""
-    worker = member()
+    worker = member(client)
     add(worker, "a")
     entry = client.lpop(key("queue:host:0"))
     client.lpush(key("queue:host:0"), b"\x06" + entry[1:])  # type: ignore[index]
@@ -219,16 +203,16 @@ def test_a_request_whose_deliveries_are_more_than_is_allowed_now(
     die(client, worker)
     with Frontier.from_url(url_of(client), NAME) as frontier:
         assert [letter.reason for letter in frontier.dead()] == ["deliveries"]
-    reply = ask(member())
+    reply = ask(member(client))
     assert (reply.complete, reply.created - reply.finished) == (True, 0)
 
 
-def test_a_dupefilter_that_nobody_knows(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_a_dupefilter_that_nobody_knows(client: redis.Redis) -> None:
     """It is named, and no file is looked for."""
-    member()
+    member(client)
     client.hset(key("meta"), "config:backend", "../x")
     with pytest.raises(FrontierCorrupt, match=re.escape("'../x'")):
-        member()
+        member(client)
 
 
 def test_many_priorities_of_a_slot(client: redis.Redis) -> None:

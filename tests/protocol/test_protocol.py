@@ -38,20 +38,11 @@ from tests.harness.worker import (
     die,
     expire,
     key,
+    member,
     now,
     reap,
     url_of,
 )
-
-
-@pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
-    """Makes workers of the frontier "books"; keywords are those of its configuration."""
-
-    def make(**config: Any) -> Worker:
-        return Worker(client, NAME, replace(EXACT, **config))
-
-    return make
 
 
 def entries(leases: list[Lease]) -> list[str]:
@@ -68,12 +59,10 @@ def counts(client: redis.Redis) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("order", "ahead"), [("fifo", 0), ("lifo", 3_000_000)])
-def test_a_lost_reply_is_told_again_as_it_was(
-    member: Callable[..., Worker], client: redis.Redis, order: str, ahead: int
-) -> None:
+def test_a_lost_reply_is_told_again_as_it_was(client: redis.Redis, order: str, ahead: int) -> None:
     """In its order, and without the leases of former exchanges, which may be many and large, and of
     a time that is ahead, as the clock went back."""
-    worker = member(order=order)
+    worker = member(client, order=order)
     for n in range(100):
         worker.enqueue(f"{n:03}")
     assert len(worker.claim(40)) == 40
@@ -90,9 +79,9 @@ def test_a_lost_reply_is_told_again_as_it_was(
     assert entries(reply.leases) == (urls if order == "fifo" else urls[::-1])[40:]
 
 
-def test_priority_scheduling_is_strict_over_all(member: Callable[..., Worker]) -> None:
+def test_priority_scheduling_is_strict_over_all(client: redis.Redis) -> None:
     """With scheduling "priority" the slot does not matter."""
-    worker = member(scheduling="priority")
+    worker = member(client, scheduling="priority")
     for n in range(12):
         worker.enqueue(f"{n % 4}.{n}", slot=f"host{n % 3}", priority=n % 4)
     worker.exchange()
@@ -103,9 +92,9 @@ def test_priority_scheduling_is_strict_over_all(member: Callable[..., Worker]) -
 # --- slots -------------------------------------------------------------------------------------
 
 
-def test_least_recently_claimed_slot_first(member: Callable[..., Worker]) -> None:
+def test_least_recently_claimed_slot_first(client: redis.Redis) -> None:
     """Slots take turns, whatever the number of their requests and whoever claims."""
-    one, two = member(), member()
+    one, two = member(client), member(client)
     for n in range(3):
         for slot in "abc":
             one.enqueue(f"{slot}{n}", slot=slot)
@@ -114,9 +103,9 @@ def test_least_recently_claimed_slot_first(member: Callable[..., Worker]) -> Non
     assert got == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
 
 
-def test_equal_shares_then_the_rest(member: Callable[..., Worker]) -> None:
+def test_equal_shares_then_the_rest(client: redis.Redis) -> None:
     """Each slot gives an equal share; what small slots leave comes from the large ones."""
-    worker = member()
+    worker = member(client)
     for slot, n in (("a", 50), ("b", 2), ("c", 50)):
         worker.send([f"{slot}{i}" for i in range(n)], slot=slot)
     shares = Counter(lease.slot for lease in worker.claim(30))
@@ -125,9 +114,9 @@ def test_equal_shares_then_the_rest(member: Callable[..., Worker]) -> None:
     assert abs(shares["a"] - shares["c"]) <= 4
 
 
-def test_strange_slots(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_strange_slots(client: redis.Redis) -> None:
     """A slot may be any text: empty, with the separators of keys and records, not ASCII."""
-    worker = member()
+    worker = member(client)
     slots = ["", ":", "1:2:", "a:1", "a", "host:8080", "ü", "{x}", "-1:3:abc", "[::1]"]
     for slot in slots:
         for priority in (1, -1):
@@ -147,9 +136,9 @@ def test_strange_slots(member: Callable[..., Worker], client: redis.Redis) -> No
 # --- one batch ---------------------------------------------------------------------------------
 
 
-def test_limits_of_a_batch(member: Callable[..., Worker]) -> None:
+def test_limits_of_a_batch(client: redis.Redis) -> None:
     """An exchange carries a bounded number of operations, bytes and claims, in their order."""
-    worker = member()
+    worker = member(client)
     for n in range(MAX_OPERATIONS + 5):
         worker.enqueue(f"{n}")
     reply = worker.exchange(1_000)
@@ -171,9 +160,9 @@ def test_limits_of_a_batch(member: Callable[..., Worker]) -> None:
         assert worker.waiting() == left
 
 
-def test_who_waits_is_woken(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_who_waits_is_woken(client: redis.Redis) -> None:
     """By what is enqueued, and by the end of the last request: an idle worker asks seldom."""
-    worker, idle = member(), member()
+    worker, idle = member(client), member(client)
 
     def woken_by(step: Callable[[], object]) -> bool:
         assert idle.claim(5) == []
@@ -196,9 +185,7 @@ def test_who_waits_is_woken(member: Callable[..., Worker], client: redis.Redis) 
 # --- leases ------------------------------------------------------------------------------------
 
 
-def test_nobody_is_dead_because_redis_was_away(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
+def test_nobody_is_dead_because_redis_was_away(client: redis.Redis) -> None:
     """After an outage longer than the TTL the others get time to come back, whoever is the first to
     come: one that was there before, or one that has just joined and knows of nothing."""
     ttl = 2.0
@@ -223,9 +210,9 @@ def test_nobody_is_dead_because_redis_was_away(
     assert reap(client, workers[0])[0] == 3
 
 
-def test_reaping_many(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_reaping_many(client: redis.Redis) -> None:
     """A call reclaims at most 100 leases; the rest stays fenced off until the next."""
-    dead, heir = member(), member()
+    dead, heir = member(client), member(client)
     dead.send([f"{n}" for n in range(250)])
     while dead.claim(100):
         pass
@@ -270,9 +257,9 @@ def finish_all(worker: Worker) -> None:
     worker.exchange_all()
 
 
-def test_the_last_one_completes_the_run(member: Callable[..., Worker]) -> None:
+def test_the_last_one_completes_the_run(client: redis.Redis) -> None:
     """Complete is when all is finished and nobody starts; the last to leave says so."""
-    first, second = member(), member()
+    first, second = member(client), member(client)
     first.send(["a"])
     finish_all(first)
     assert not first.complete, "the second may still have start requests"
@@ -283,13 +270,13 @@ def test_the_last_one_completes_the_run(member: Callable[..., Worker]) -> None:
     assert second.leave()
 
 
-def test_another_backend_after_a_crawl(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_another_backend_after_a_crawl(client: redis.Redis) -> None:
     """A filter of another kind is swept by the script that knows it."""
-    first = member(dupefilter="bloom", backend="bitmap", capacity=1_000)
+    first = member(client, dupefilter="bloom", backend="bitmap", capacity=1_000)
     first.send(["a"])
     finish_all(first)
     assert first.leave()
-    member()
+    member(client)
     assert execute(client, calls.sweep(NAME, 0, "exact")) == "bitmap"
     backend: str | None = "bitmap"
     while backend:
@@ -382,13 +369,13 @@ def test_what_may_differ(redis_server: RedisServer) -> None:
         assert not producer.send(["a"]).accepted
 
 
-def test_a_newer_format(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_a_newer_format(client: redis.Redis) -> None:
     """A frontier of another release is left alone."""
-    member()
+    member(client)
     client.hset(key("meta"), "format", FORMAT + 1)
     before = client.hgetall(key("meta"))
     with pytest.raises(FrontierError, match=rf"format {FORMAT + 1}.*reads format {FORMAT}"):
-        member()
+        member(client)
     assert client.hgetall(key("meta")) == before
 
 
@@ -396,10 +383,10 @@ def test_a_newer_format(member: Callable[..., Worker], client: redis.Redis) -> N
 
 
 @pytest.mark.servers("ends")
-def test_at_maxmemory(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_at_maxmemory(client: redis.Redis) -> None:
     """Nothing in an exchange is refused: it says that the server is full, and takes links, start
     requests and ends of all kinds. So does a join. A worker can leave, and people can reset it."""
-    worker, dead = member(), member()
+    worker, dead = member(client), member(client)
     assert not worker.send([f"{n}" for n in range(9)]).full
     dead.claim(2)
     leases = worker.claim(5)
@@ -417,9 +404,9 @@ def test_at_maxmemory(member: Callable[..., Worker], client: redis.Redis) -> Non
         assert counts(client)["finished"] == 3
         assert reap(client, worker) == (2, 0, 0)
         assert execute(client, admin.requeue(NAME, 0, as_stored(client))) == 1
-        assert member().joined.full
+        assert member(client).joined.full
     assert not worker.send(["more"]).full
-    assert not member().joined.full
+    assert not member(client).joined.full
     with full(client):
         worker.leave()
         assert worker.id not in read_shard(client, NAME, 0).workers

@@ -173,26 +173,6 @@ async def test_a_worker_that_leaves_sends_all_it_has(redis_server: RedisServer) 
 
 
 @in_a_loop
-async def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(
-    redis_server: RedisServer, client: redis.Redis
-) -> None:
-    """Also when it hears of that by the last thing that it says."""
-    puppet = Puppet()
-    async with joined(client_of(redis_server)) as run:
-        before = {key: client.dump(key) for key in client.scan_iter()}
-        run.start(puppet)
-        send(run, "link")
-        await until(lambda: run.waiting() == 0, "acknowledged")
-        await run.stop()
-        client.flushdb()
-        for key, value in before.items():
-            client.restore(key, 0, value)  # type: ignore[arg-type]
-        assert not await run.leave()
-        assert puppet.heard == ["forgotten", "rejoined"]
-        assert await run.left_waiting() == 1
-
-
-@in_a_loop
 async def test_an_end_by_a_server_that_may_not_count(
     redis_server: RedisServer,
     client: redis.Redis,

@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 from msgspec.structs import replace
 
-from lab.servers import full, wait_until
+from lab.servers import wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
@@ -488,40 +488,6 @@ class TestReset:
             if made < calls_made:
                 break
         assert calls_made > 4
-
-
-# --- at maxmemory ------------------------------------------------------------------------------
-
-
-@pytest.mark.servers("ends")
-class TestFull:
-    def test_joining_drains_it(self, client: redis.Redis, config: FrontierConfig) -> None:
-        """Workers join, come back, finish what there is, and end the run."""
-        first = join(client, config)
-        send(first, *"abcdef")
-        claim(first)
-        expire(client, first)
-        for shard in range(config.shards):
-            execute(client, calls.reap(NAME, shard, first.joined.run, 5, 100))
-        with full(client):
-            second = join(client, config)
-            assert not second.joined.new
-            for session in first.sessions:
-                first.exchange(shard=session.shard)
-            assert first.rejoins == len(first.sessions)
-            for lease in claim(first)[:2]:
-                first.finish(lease)
-            first.exchange_all()
-            first.leave()
-            assert crawl(second)
-            assert second.leave()
-            real = [read_shard(client, NAME, shard) for shard in range(config.shards)]
-            assert sum(shard.count("finished") for shard in real) == 6
-            assert state(client) == "complete"
-            third = join(client, config)
-            assert third.joined.new
-            third.exchange_all()
-            assert third.leave()
 
 
 # --- helpers -----------------------------------------------------------------------------------

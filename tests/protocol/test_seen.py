@@ -354,26 +354,6 @@ def test_from_one_to_two_ttls(client: redis.Redis, backend: str) -> None:
     assert client.dbsize() == 0
 
 
-@pytest.mark.servers("ends")
-def test_a_link_that_is_met_all_the_time(client: redis.Redis) -> None:
-    """That it is a duplicate makes it no younger. A request that comes again is known for the whole
-    run, and a link to it is not."""
-    worker = Worker(client, NAME, EXACT, seen_ttl=TTL)
-    comes_again = {"identity": b"x" * 16, "asked": calls.STARTS}
-    assert is_new(worker, "a")
-    assert is_new(worker, "b", **comes_again)
-    found = []
-    for _ in range(19):
-        wait(client, 10)
-        found.append(is_new(worker, "a"))
-    assert not any(found[:9])
-    wait(client, 2 * TTL)
-    assert not worker.send(["b"], **comes_again).accepted
-    assert not worker.send(["b"]).accepted
-    wait(client, 2 * TTL)
-    assert is_new(worker, "b")
-
-
 def end(worker: Worker) -> None:
     """Finish all that there is; the run is complete then."""
     for lease in worker.claim(100):
