@@ -8,8 +8,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import why
 from scrapy_redisq.control.observed import KINDS
@@ -53,17 +51,14 @@ def parts(section: str) -> list[str]:
     return re.findall(r"^- \*\*(\w+)\*\*: \S", section, re.M)
 
 
-@pytest.mark.parametrize("section", sections(ALERTS))
-def test_sections_of_alerts(section: str) -> None:
-    """Each says what it means, the first command, the cure, and how one sees that it has worked."""
-    assert parts(section) == ["Means", "Look", "Cure", "Over"]
-    assert section.split("- **Look**: ")[1].startswith("`"), "a command comes first"
-
-
-@pytest.mark.parametrize("section", sections(SENTENCES))
-def test_sections_of_sentences(section: str) -> None:
-    """Each says what it means, one command or place to look, and the cure."""
-    assert parts(section) == ["Means", "Look", "Cure"]
+def test_sections() -> None:
+    """Each says what it means, one command or place to look, and the cure; of an alert a command
+    comes first, and it is said how one sees that the cure has worked."""
+    for section in sections(ALERTS):
+        assert parts(section) == ["Means", "Look", "Cure", "Over"], section
+        assert section.split("- **Look**: ")[1].startswith("`"), section
+    for section in sections(SENTENCES):
+        assert parts(section) == ["Means", "Look", "Cure"], section
 
 
 def test_commands() -> None:

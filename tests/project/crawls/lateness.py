@@ -14,13 +14,14 @@ EVERY = 0.02
 OFTEN = 0.1
 
 
-class Lateness:
-    """By how much the event loop came late to what was due, in all, from the first answer on: the
-    stat ``lateness``, in seconds."""
+class Watch:
+    """Runs `watch` from a signal on until the spider is closed."""
+
+    begins = signals.spider_opened
 
     def __init__(self, crawler):
         self.stats, self.task = crawler.stats, None
-        crawler.signals.connect(self.begin, signals.response_received)
+        crawler.signals.connect(self.begin, self.begins)
         crawler.signals.connect(self.end, signals.spider_closed)
 
     @classmethod
@@ -31,31 +32,36 @@ class Lateness:
         if self.task is None:
             self.task = asyncio.ensure_future(self.watch())
 
+    def end(self):
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Lateness(Watch):
+    """By how much the event loop came late to what was due, in all, from the first answer on: the
+    stat ``lateness``, in seconds."""
+
+    begins = signals.response_received
+
     async def watch(self):
         while True:
             due = time.monotonic() + EVERY
             await asyncio.sleep(EVERY)
             self.stats.inc_value("lateness", max(0.0, time.monotonic() - due))
 
-    def end(self):
-        if self.task is not None:
-            self.task.cancel()
+
+class LoopWatch(Watch):
+    """The longest time that the event loop stood still, in seconds, as a stat ``fault/…``."""
+
+    async def watch(self):
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.05)
+            self.stats.max_value("fault/longest_block", time.monotonic() - began - 0.05)
 
 
-class Starved:
+class Starved(Watch):
     """Logs for how long this process could have run while others did, as far as Linux tells it."""
-
-    def __init__(self, crawler):
-        self.task = None
-        crawler.signals.connect(self.begin, signals.spider_opened)
-        crawler.signals.connect(self.end, signals.spider_closed)
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
-
-    def begin(self):
-        self.task = asyncio.ensure_future(self.watch())
 
     async def watch(self):
         told = waited()
@@ -65,9 +71,6 @@ class Starved:
             if now - told >= OFTEN:
                 logger.info("others had the processor for %.3f s", now - told)
                 told = now
-
-    def end(self):
-        self.task.cancel()
 
 
 def waited():

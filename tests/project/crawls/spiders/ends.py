@@ -224,10 +224,6 @@ class CancelledDownloads:
 
     lazy = False
 
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls()
-
     async def download_request(self, request):
         await never()
 

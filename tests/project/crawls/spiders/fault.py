@@ -14,31 +14,6 @@ from crawls.items import Fact, Page
 from crawls.spiders.follow import Follow
 
 
-class LoopWatch:
-    """The longest time that the event loop stood still, in seconds, as a stat ``fault/…``."""
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        watch = cls()
-        crawler.signals.connect(watch.start, signals.engine_started)
-        crawler.signals.connect(watch.stop, signals.spider_closed)
-        watch.stats, watch.longest = crawler.stats, 0.0
-        return watch
-
-    def start(self):
-        self.task = asyncio.ensure_future(self.watch())
-
-    async def watch(self):
-        while True:
-            began = time.monotonic()
-            await asyncio.sleep(0.05)
-            self.longest = max(self.longest, time.monotonic() - began - 0.05)
-
-    def stop(self):
-        self.task.cancel()
-        self.stats.set_value("fault/longest_block", self.longest)
-
-
 class Fault(Follow):
     """``poison``: the page whose callback ends the process. ``block``: seconds for which page 7
     blocks the event loop."""
@@ -48,7 +23,7 @@ class Fault(Follow):
         "ITEM_PIPELINES": {"crawls.sink.SQLiteSink": 1},
         "EXTENSIONS": {
             "crawls.crash.CrashPoints": 1,
-            "crawls.spiders.fault.LoopWatch": 2,
+            "crawls.lateness.LoopWatch": 2,
             "crawls.lateness.Starved": 3,
         },
     }
@@ -155,9 +130,7 @@ class Seeds(Fault):
     name = "seeds"
     custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
 
-    def __init__(self, site="", seeds=0, idle=0, **kwargs):
-        super().__init__(site, **kwargs)
-        self.seeds, self.idle = int(seeds), int(idle)
+    seeds = idle = 0
 
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
@@ -166,11 +139,12 @@ class Seeds(Fault):
         return spider
 
     async def start(self):
-        for number in range(self.seeds):
+        for number in range(int(self.seeds)):
             yield scrapy.Request(f"{self.site}/{number}", dont_filter=True)
             await asyncio.sleep(0.005)
 
     def go_on(self):
+        self.idle = int(self.idle)
         for _ in range(min(10, self.idle)):
             self.idle -= 1
             request = scrapy.Request(f"{self.site}/{self.idle}", dont_filter=True)
