@@ -9,6 +9,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -46,33 +47,26 @@ class Answering:
 
     def __init__(self, make: Callable[[], web.Application]) -> None:
         self._make = make
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._start(0)
+
+    def _start(self, port: int) -> None:
+        started: Future[tuple[int, Callable[[], object]]] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._answer(port, started)), daemon=True
+        )
         self._thread.start()
-        self.port = self._do(self._start(0))
+        self.port, self._end = started.result(20)
 
-    def _do(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
-
-    async def _start(self, port: int) -> int:
-        self._listening = listening(self._make(), "127.0.0.1", port)
-        return await self._listening.__aenter__()
-
-    async def _end(self) -> None:
-        await self._listening.__aexit__(None, None, None)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-
-    def stop(self) -> None:
-        self._do(self._end())
+    async def _answer(self, port: int, started: Future[Any]) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        async with listening(self._make(), "127.0.0.1", port) as own:
+            started.set_result((own, lambda: loop.call_soon_threadsafe(ended.set)))
+            await ended.wait()
 
     def close(self) -> None:
-        self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if self._thread.is_alive():
+            self._end()
+            self._thread.join()
 
 
 class Served(Answering):
@@ -97,7 +91,7 @@ class Served(Answering):
     def start_again(self) -> None:
         """As another process: on the same port, with another token."""
         self.rules = Rules(secrets.token_urlsafe(32))
-        self._do(self._start(self.port))
+        self._start(self.port)
 
     @property
     def url(self) -> str:

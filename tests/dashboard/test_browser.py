@@ -230,7 +230,7 @@ def come_back(at: Pages, served: Served, frontier: Frontier) -> None:
     """The dashboard ends: the page says so, and goes on with the next, which has another token."""
     at.page.goto(f"{at.url}/#/crawl/{NAME}/hosts")
     at.page.wait_for_selector(".live.up")
-    served.stop()
+    served.close()
     at.page.get_by_role("alert").get_by_text("The dashboard does not answer").wait_for()
     at.page.locator(".live.cut", has_text=re.compile(r"^Cut off, \d+ .* old$")).wait_for()
     at.is_accessible()
