@@ -322,7 +322,7 @@ MUTANTS = [
     ),
     *_of(
         "worker/in_progress.py",
-        f"{BATCH} tests/sinks/test_redis.py",
+        BATCH,
         ("in self._left.values() if not page.waits_for]", "in self._left.values()]"),
     ),
     *_of(

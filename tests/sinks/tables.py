@@ -175,5 +175,5 @@ def url_column() -> sqlalchemy.Column[Any]:
     return sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True)
 
 
-def shop_column(**options: Any) -> sqlalchemy.Column[Any]:
-    return sqlalchemy.Column("shop", sqlalchemy.Text, **options)
+def shop_column() -> sqlalchemy.Column[Any]:
+    return sqlalchemy.Column("shop", sqlalchemy.Text)

@@ -7,11 +7,10 @@ import csv
 import io
 import json
 import os
-import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -32,6 +31,7 @@ from scrapy_redisq.pipelines import DatasetPipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, constants
+from tests.harness.in_loop import until
 from tests.sinks.conftest import Store
 
 SECONDS = "scrapy_redisq.pipelines.file_batch.FilePipeline.batch_seconds"
@@ -173,23 +173,42 @@ class TestTogether:
         assert both[1].read_bytes() == b"n\r\n1\r\n2\r\n"
         assert len(list(tmp_path.iterdir())) == 3
 
-    def test_two_at_once_with_the_same_parts(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_parts_that_are_shown_late(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Neither fails for the other, also where the data set was complete before."""
-        out, made = tmp_path / "books.jsonl", Dataset._made
+        """The last worker waits for parts of others, which NFS shows late."""
+        out = tmp_path / "books.jsonl"
         write(out, {"1": {"n": 1}})
-        dataset(out).put_together()
 
-        def overtaken(self: Dataset, *arguments: Any) -> Any:
-            monkeypatch.setattr(Dataset, "_made", made)
-            dataset(out).put_together()
-            yield from made(self, *arguments)
+        async def run() -> None:
+            async with opened(out) as pipeline:
+                last = pipeline._put_together(unless_current=False, written=2)
+                waiting = asyncio.ensure_future(last)
+                await until(out.exists, "what is there is put together")
+                await pipeline.write([pipeline.row({"n": 2}, "2" * 32)])
+                await waiting
 
-        monkeypatch.setattr(Dataset, "_made", overtaken)
-        assert dataset(out).put_together().items == 1
-        assert lines(out) == [{"n": 1}]
-        assert dataset(out).is_current()
+        asyncio.run(run())
+        assert lines(out) == [{"n": 1}, {"n": 2}]
+        assert "lacks items" not in caplog.text
+
+    def test_nobody_can_put_it_together(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The log says what is wrong, and what to do; the items are in their parts."""
+        out = tmp_path / "books.jsonl"
+        write(out, {"1": {"n": 1}})
+        (part,) = parts(out)
+        part.with_name("1.jsonl").write_text("{}\n")
+
+        async def run() -> None:
+            async with opened(out) as pipeline:
+                await pipeline._put_together(unless_current=False)
+
+        asyncio.run(run())
+        assert "is not put together, and stays as it was" in caplog.text
+        assert "scrapy redisq dataset" in caplog.text
+        assert not out.exists()
 
     def test_parts_are_read_one_by_one(self, tmp_path: Path) -> None:
         """On a disk no part is in memory before it is asked for."""
@@ -241,37 +260,18 @@ class TestBadInput:
         assert words in str(caught.value)
 
     def test_key_fields(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They tell items apart, whatever their places; each item has to have them."""
+        """They tell items of a class apart, whatever their places; each item has to have them."""
         out = tmp_path / "books.jsonl"
         monkeypatch.setattr(DatasetPipeline, "key_fields", ("shop", "id"))
+        other = make_dataclass("Other", [("shop", str), ("id", int)])
         books = [{"shop": "a", "id": 1, "n": n} for n in range(2)]
-        write(out, {"1": books[0], "2": {"shop": "a", "id": "1"}}, {"3": books[1]})
-        assert dataset(out).put_together().items == 2
-        assert lines(out) == [{"shop": "a", "id": "1"}, books[1]]
+        write(out, {"1": books[0], "2": {"shop": "a", "id": "1"}, "4": other("a", 1)})
+        write(out, {"3": books[1]})
+        assert dataset(out).put_together().items == 3
+        assert lines(out) == [{"shop": "a", "id": "1"}, {"shop": "a", "id": 1}, books[1]]
         for lacking in {"shop": "a"}, {"shop": "a", "id": None}:
             with pytest.raises(RowRefused, match="'id': it is in key_fields"):
                 write(out, {"4": lacking})
-
-    def test_key_fields_of_two_classes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """An item replaces none of another class, which may be about the same page."""
-        out = tmp_path / "books.jsonl"
-        monkeypatch.setattr(DatasetPipeline, "key_fields", ("url",))
-        write(out, {"1": Book("u"), "2": {"url": "u", "review": "good"}, "3": Book("u")})
-        assert dataset(out).put_together().items == 2
-
-    def test_items_that_are_no_json(self, tmp_path: Path) -> None:
-        """They are refused by name, before they are in a part."""
-
-        async def run() -> None:
-            async with opened(tmp_path / "books.csv") as pipeline:
-                with pytest.raises(RowRefused, match=r"'price': .*JSON has no number nan"):
-                    pipeline.row({"n": 1, "price": float("nan")}, "0" * 32)
-                with pytest.raises(RowRefused, match="'lock'"):
-                    pipeline.row({"lock": object()}, "0" * 32)
-
-        asyncio.run(run())
 
 
 class TestCrawls:
@@ -283,28 +283,6 @@ class TestCrawls:
             "REDISQ_LEASE_TTL": 1.5,
             **more,
         }
-
-    def test_killed_worker(self, crawl: Run, tmp_path: Path) -> None:
-        """A worker is killed while rows wait for their part: each item is in the data set once, and
-        the worker that is left puts it together."""
-        out, table = tmp_path / "all.jsonl", tmp_path / "all.csv"
-        with Site(linked_pages(200, delay=0.03)) as site:
-            workers = crawl.fleet(3, "follow", site, self.settings(out, table))
-            dying = workers.pop()
-            pid = f".{dying.process.pid}-"
-            wait_until(
-                lambda: any(pid in path.name for path in parts(out)), 30, "a part of the dying one"
-            )
-            dying.kill()
-            for worker in workers:
-                assert worker.wait().reason == "finished", worker.log
-            refetched = sum(site.counts().values()) - 200
-        assert refetched > 0, "no page waited for its part when the worker died"
-        numbers = sorted(int(item["url"].rpartition("/")[2]) for item in lines(out))
-        assert numbers == [*range(200)]
-        assert len(table.read_text().splitlines()) == 201
-        assert sum(TOGETHER in worker.log for worker in workers) == 1
-        assert {worker.stats.get("redisq/dataset/items") for worker in workers} == {None, 200}
 
     def test_killed_while_it_puts_together(
         self, crawl: Run, redisq: Redisq, tmp_path: Path
@@ -340,42 +318,18 @@ class TestCrawls:
         assert (none.code, "there are no items in" in none.err) == (1, True)
 
     def test_folders_that_are_not_one(self, crawl: Run, tmp_path: Path) -> None:
-        """The last worker waits for parts of others, which NFS shows late, and says so if they do
-        not come. Items of former runs take the place of none."""
+        """The last worker says that parts of others are missing. Items of former runs take the
+        place of none."""
         outs = [tmp_path / str(number) / "all.csv" for number in range(2)]
 
-        def given(number: int, shown_after: float = 20) -> dict[str, Any]:
-            waits = constants(
-                {SECONDS: 0.3, f"{DatasetPipeline.__module__}.SHOWN_AFTER": shown_after}
-            )
+        def given(number: int) -> dict[str, Any]:
+            waits = constants({SECONDS: 0.3, f"{DatasetPipeline.__module__}.SHOWN_AFTER": 0.0})
             one_each = {"REDISQ_MAX_LEASES": 1, "CONCURRENT_REQUESTS": 1}
             return {**self.settings(outs[number]), **waits, **one_each}
 
         for out in outs:
             write(out, {str(number): {"url": "former"} for number in range(100)})
-            dataset(out).put_together()
         with Site(linked_pages(20, delay=0.05)) as site:
             workers = crawl.fleet(2, "follow", site, given)
-            wait_until(lambda: any(LAST in worker.log for worker in workers), 30, "the end")
-            last = LAST in workers[1].log
-            mine, theirs = outs[last], outs[not last]
-            for part in parts(theirs):
-                shutil.copy(part, parts(mine)[0].parent)
-            assert not any("lacks items" in worker.wait().log for worker in workers)
-            assert len(mine.read_text().splitlines()) == 1 + 100 + 20
-            workers = crawl.fleet(2, "follow", site, lambda number: given(number, 0.0))
             logs = "".join(worker.wait().log for worker in workers)
         assert "the workers have written 20 lines, and " in logs
-
-    def test_nobody_can_put_it_together(self, crawl: Run, tmp_path: Path) -> None:
-        """The log says what is wrong, and what to do; the items are in their parts."""
-        out = tmp_path / "all.jsonl"
-        with Site(linked_pages(3)) as site:
-            parts_of = tmp_path / "all.jsonl.parts"
-            parts_of.mkdir()
-            (parts_of / "1.jsonl").write_text("{}\n")
-            worker = crawl("follow", site, self.settings(out)).wait()
-        assert worker.reason == "finished"
-        assert "is not put together, and stays as it was" in worker.log
-        assert "scrapy redisq dataset" in worker.log
-        assert sum(len(lines(path)) for path in parts(out)) == 3

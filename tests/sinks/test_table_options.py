@@ -13,7 +13,8 @@ import sqlalchemy
 
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database.tables import Tables
-from tests.sinks.tables import BOOKS, KEY, SQLITE, Book, execute, rows, store
+from scrapy_redisq.pipelines.database.upsert import write
+from tests.sinks.tables import BOOKS, KEY, SQLITE, Book, execute, rows, store, utc
 
 
 def test_a_key_is_the_primary_key_and_tells_all_texts_apart(engine: sqlalchemy.Engine) -> None:
@@ -72,39 +73,28 @@ def test_a_key_that_is_too_long_for_the_index_is_refused(engine: sqlalchemy.Engi
     assert [row["url"] for row in rows(engine, record.target.table)] == ["x" * 769]
 
 
-@pytest.mark.parametrize(
-    "versions",
-    [
-        (datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))), datetime(2024, 1, 1)),
-        (datetime(999, 1, 1), datetime(1000, 1, 1, 0, 0, 0, 1)),
-        (datetime(2024, 1, 1, 9), datetime(2024, 1, 1, 10, tzinfo=timezone.utc)),
-    ],
-)
-def test_datetimes_compare_as_versions(
-    engine: sqlalchemy.Engine, versions: tuple[datetime, datetime]
-) -> None:
-    """The earlier one is smaller in the database, and so are the values of the records."""
-    tables = Tables({Book: BOOKS}, None, engine.dialect)
-    records = [
-        store(engine, tables, Book(str(index), crawled_at=version))
-        for index, version in enumerate(versions)
-    ]
-    column = records[0].target.table.columns["crawled_at"]
-    with engine.connect() as connection:
-        query = sqlalchemy.select(records[0].target.table.columns["url"]).order_by(column)
-        assert connection.scalars(query).all() == ["0", "1"]
-    assert records[0].values["crawled_at"] < records[1].values["crawled_at"]
+VERSIONS = [
+    datetime(999, 1, 1),
+    datetime(1000, 1, 1, 0, 0, 0, 1),
+    datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))),
+    datetime(2024, 1, 1),
+    datetime(2024, 1, 1, 10, tzinfo=timezone.utc),
+]
 
 
-def test_options_reach_the_target() -> None:
-    """Also under the class itself instead of its import path."""
-    options = {**BOOKS, "on_conflict": "ignore", "version": "crawled_at"}
-    record = Tables({Book: options}, None, SQLITE).record(
-        Book("a", crawled_at=datetime(2024, 1, 1)), KEY
-    )
-    target = record.target
-    assert (target.table.name, target.key) == ("books", ("url",))
-    assert (target.on_conflict, target.version) == ("ignore", "crawled_at")
+def test_datetimes_compare_as_versions(engine: sqlalchemy.Engine) -> None:
+    """Whatever the order they come in, in one batch as in several, the latest one stays; with
+    "ignore" the first one that came."""
+    for on_conflict, stays in ("update", VERSIONS[-1]), ("ignore", VERSIONS[2]):
+        options = {**BOOKS, "on_conflict": on_conflict, "version": "crawled_at"}
+        tables = Tables({Book: {**options, "table": on_conflict}}, None, engine.dialect)
+        come = [Book("a", crawled_at=version) for version in (*VERSIONS[2:], *VERSIONS[:2])]
+        record = store(engine, tables, *come)
+        with engine.begin() as connection:
+            again = [Book("b", crawled_at=book.crawled_at) for book in come]
+            write(connection, [tables.record(book, KEY) for book in again])
+        moments = [utc(row["crawled_at"]) for row in rows(engine, record.target.table)]
+        assert moments == [utc(stays)] * 2
 
 
 class BookReviewHTML(scrapy.Item):
@@ -158,6 +148,7 @@ def test_two_classes_of_one_name_are_told_apart_only_by_settings() -> None:
         ({Book: {"columns": "price"}}, r"got `str` - at `\$.columns`"),
         ({"dict": {"columns": {1: "str"}}}, r"got `int` - at `key.* in `\$.columns`"),
         ({f"{Book.__module__}.Book": {}, Book: {}}, "each class once"),
+        ({"dict": {"table": "items"}}, r"\['columns'\].*REDISQ_METADATA has no table items"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_takes(given: Any, words: str) -> None:

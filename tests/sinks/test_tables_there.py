@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy
 
 from lab.databases import Database
-from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
+from scrapy_redisq.errors import RowRefused, SinkMismatch
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
 from tests.sinks.tables import (
@@ -212,9 +212,3 @@ def test_dicts_without_columns_take_those_of_their_table(engine: sqlalchemy.Engi
         tables.record({"url": "a", "price": Decimal("1.555")}, KEY)
     with pytest.raises(RowRefused, match="'made'"):
         tables.record({"url": "a", "made": 1}, KEY)
-
-
-def test_dicts_without_columns_need_their_table(sqlite_engine: sqlalchemy.Engine) -> None:
-    """The error says what to give."""
-    with pytest.raises(SettingError, match=r"\['columns'\].*REDISQ_METADATA has no table items"):
-        Tables({"dict": {"table": "items"}}, None, sqlite_engine.dialect)

@@ -138,6 +138,15 @@ def test_a_value_of_the_wrong_type_is_refused(name: str, value: Any, words: str)
     assert len(str(refusal.value)) < 300
 
 
+class Node(str):
+    """A text as parsers return it."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "<Node>"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "stored"),
     [
@@ -150,31 +159,18 @@ def test_a_value_of_the_wrong_type_is_refused(name: str, value: Any, words: str)
         ("data", bytearray(b"x"), b"x"),
         ("tags", {3, 1, 2}, "[1,2,3]"),
         ("tags", [b"\xff", Colour.RED, Size.LARGE, {1: time(1, 2)}], None),
+        ("text", Node("words"), "words"),
     ],
 )
 def test_what_is_lossless_and_obvious_is_converted(name: str, value: Any, stored: Any) -> None:
-    """An int for a float, a bool for an int, an enum's value, other forms in JSON."""
+    """An int for a float, a bool for an int, an enum's value, other forms in JSON; and plain text,
+    where an object that is text holds its whole document."""
     item = Everything(**{**vars(EVERYTHING), name: value})
     record = Tables({}, None, SQLITE).record(item, KEY)
     if stored is None:
         stored = '["/w==","red",2,{"1":"01:02:00"}]'
     assert record.values[name] == stored
     assert type(record.values[name]) is type(stored)
-
-
-def test_a_subclass_of_text_is_stored_as_text() -> None:
-    """A driver gets plain text, not an object that holds its whole document."""
-
-    class Node(str):
-        __slots__ = ()
-
-        def __str__(self) -> str:
-            return "<Node>"
-
-    item = Everything(**{**vars(EVERYTHING), "text": Node("words")})
-    record = Tables({}, None, SQLITE).record(item, KEY)
-    assert type(record.values["text"]) is str
-    assert record.values["text"] == "words"
 
 
 def test_postgres_refuses_nul_with_words_and_others_keep_it(engine: sqlalchemy.Engine) -> None:
@@ -212,8 +208,9 @@ class ScrapyBook(scrapy.Item):
     tags = scrapy.Field(type=list)
 
 
-def test_attrs_pydantic_and_scrapy_items_have_tables(engine: sqlalchemy.Engine) -> None:
+def test_attrs_pydantic_and_scrapy_items_have_tables(sqlite_engine: sqlalchemy.Engine) -> None:
     """Each class that itemadapter knows gives its fields, with types where it has them."""
+    engine = sqlite_engine
     tables = Tables({}, None, engine.dialect)
     seen = datetime(2024, 1, 1, tzinfo=timezone.utc)
     url: Any = "https://example.org/a"
@@ -253,24 +250,22 @@ class Uncolumned:
     z: complex
 
 
-def test_a_type_that_cannot_be_resolved_says_what_to_do() -> None:
-    """An annotation that names what its module does not have; "columns" helps."""
-    with pytest.raises(SinkMismatch, match=r"Unresolvable\.other.*'Nowhere'.*\['columns'\]"):
-        Tables({}, None, SQLITE).record(Unresolvable("a", 1), KEY)
-    tables = Tables({Unresolvable: {"columns": {"other": "int"}}}, None, SQLITE)
-    assert tables.record(Unresolvable("a", 1), KEY).values["other"] == 1
-
-
-def test_a_type_without_a_column_says_what_to_do() -> None:
-    """No column is made for complex numbers."""
-    with pytest.raises(SinkMismatch, match=r"Uncolumned\.z: no column is made for complex"):
-        Tables({}, None, SQLITE).record(Uncolumned(1j), KEY)
-
-
-def test_plain_dicts_need_a_description() -> None:
-    """The error shows the setting."""
-    with pytest.raises(SinkMismatch, match=r"REDISQ_TABLES = \{'dict'"):
-        Tables({}, None, SQLITE).record({"url": "a"}, KEY)
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (Unresolvable("a", 1), r"Unresolvable\.other.*'Nowhere'.*\['columns'\]"),
+        (Uncolumned(1j), r"Uncolumned\.z: no column is made for complex"),
+        ({"url": "a"}, r"REDISQ_TABLES = \{'dict'"),
+    ],
+)
+def test_an_item_that_gets_no_table_says_what_to_do(item: Any, words: str) -> None:
+    """An annotation that names what its module does not have, a type without a column, a plain
+    dict; "columns" helps."""
+    with pytest.raises(SinkMismatch, match=words):
+        Tables({}, None, SQLITE).record(item, KEY)
+    if isinstance(item, Unresolvable):
+        tables = Tables({Unresolvable: {"columns": {"other": "int"}}}, None, SQLITE)
+        assert tables.record(item, KEY).values["other"] == 1
 
 
 # Fields without a column
