@@ -8,7 +8,6 @@ import pickle
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from scrapy.settings import Settings
 
 from lab.cluster import KINDS, Cluster
 from lab.servers import RedisServer, binaries, free_port
-from lab.site import Site
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.frontier import PUSH_BATCH
 from scrapy_redisq.dupefilter import BloomDupeFilter, scrapy_redis_fingerprint
@@ -37,7 +35,6 @@ from tests.control.member import Member
 from tests.crawls.test_dupefilter import opened as opened_dupefilter
 from tests.docs.test_readme import acl
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run
 from tests.harness.in_loop import in_a_loop
 from tests.sinks.test_redis import opened as opened_pipeline
 
@@ -214,33 +211,6 @@ def test_a_push_while_a_server_is_away(cluster: Cluster, which: str) -> None:
         assert frontier.status()["queued"] == len(urls)
 
 
-def test_a_crawl_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """Two workers, hosts on all masters, each page once, though a hash slot moves meanwhile; items
-    by RedisPipeline, and a feed for each worker."""
-    feeds = {f"{tmp_path}/items-%(worker)s.json": {"format": "json", "overwrite": True}}
-    settings = {
-        "REDISQ_URL": cluster.url,
-        "FEEDS": json.dumps(feeds),
-        "ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.RedisPipeline": 300}),
-    }
-    run = Run(tmp_path, settings)
-    with Site(lambda path: "page", hosts=6) as site:
-        workers = run.fleet(2, "hosts", sites=site.urls(6), pages=10)
-        move(cluster, key_slot(meta_key("hosts", 0).encode()))
-        for worker in workers:
-            assert worker.wait().reason == "finished", worker.log
-            assert "Traceback" not in worker.log
-        assert len(site.hits) == 60
-    with Frontier.from_url(cluster.url, "hosts") as frontier:
-        status = frontier.status()
-        assert (status["state"], status["created"], status["finished"]) == ("complete", 60, 60)
-        assert status["shards"] == 3
-    with open_server(cluster.url) as server, server.client() as client:
-        assert client.execute_command("LLEN", "hosts:items") == 60
-    fed = [json.loads(file.read_text()) for file in tmp_path.glob("items-*.json")]
-    assert sum(map(len, fed)) == 60
-
-
 def test_a_dupefilter_by_itself(cluster: Cluster) -> None:
     """Two processes share one, also after its slot has moved."""
     with (
@@ -263,19 +233,17 @@ def move(cluster: Cluster, slot: int) -> None:
     cluster.end_move(slot, source, target)
 
 
-@pytest.mark.parametrize("kind", ["list", "stream"])
 @in_a_loop
-async def test_items_of_a_pipeline_follow_their_key(cluster: Cluster, kind: str) -> None:
+async def test_items_of_a_pipeline_follow_their_key(cluster: Cluster) -> None:
     """A transaction is done where the key is by then; while it is on its way items wait."""
     key = "books:items"
-    options = {"REDISQ_ITEMS_TYPE": kind}
-    async with opened_pipeline(cluster.url, **options) as pipeline:
+    async with opened_pipeline(cluster.url, REDISQ_ITEMS_TYPE="stream") as pipeline:
         rows = [pipeline.row({"n": n}, f"{n:032}") for n in range(3)]
         await pipeline.write(rows[:1])
         await asyncio.to_thread(move, cluster, key_slot(key.encode()))
         await pipeline.write(rows[1:])
     with open_server(cluster.url) as server, server.client() as client:
-        assert client.execute_command("LLEN" if kind == "list" else "XLEN", key) == 3
+        assert client.execute_command("XLEN", key) == 3
 
 
 # What cannot be used

@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from math import inf
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,19 +102,10 @@ def test_users_and_passwords_of_sentinels(each_binary: Any) -> None:
         with group.servers[0].client() as client:
             rules = ["on", ">pw", "~*", "&*", "+@all", "-role"]
             client.execute_command("ACL", "SETUSER", "bob", *rules)
-        for sentinel in group.sentinels:
-            with sentinel.client() as client:
-                rules = ["on", ">s3cret", *rights[1].split()]
-                rules.remove("+sentinel|myid")
-                client.execute_command("ACL", "SETUSER", "mallory", *rules)
-        assert "+sentinel|myid" in failure(f"{right}&sentinel_username=mallory")
         bobs = right.replace("//:", "//bob:") + "&sentinel_username=eve"
         assert "+role +wait" in failure(bobs)
         with group.servers[0].client() as client:
-            client.execute_command("ACL", "SETUSER", "bob", "+role", "-wait")
-        assert "+wait" in failure(bobs)
-        with group.servers[0].client() as client:
-            client.execute_command("ACL", "SETUSER", "bob", "+wait")
+            client.execute_command("ACL", "SETUSER", "bob", "+role", "+wait")
         with open_server(bobs) as server:
             server.wait()
             server.check()
@@ -399,21 +389,6 @@ def test_a_sentinel_that_was_reset_is_no_majority(divided: list[Sentinel]) -> No
         assert access.finder.primary == SECOND
 
 
-def test_how_many_sentinels_there_are() -> None:
-    """The most that any knows; fewer only if more than half of those that were known say so."""
-    with finder_at(1) as finder:
-        for voters, views in [
-            (5, [view("a", voters=5)]),
-            (5, [view("b", voters=1)]),
-            (5, [view("a", voters=3), view("b", voters=3)]),
-            (5, [view("a", voters=5), view("b", voters=1), view("c", voters=1)]),
-            (3, [view("a", voters=3), view("b", voters=3), view("c", voters=1)]),
-            (2, [view("a", voters=1), view("b", voters=1)]),
-        ]:
-            finder._take(views)
-            assert finder.voters == voters
-
-
 def test_primaries_at_the_same_epoch() -> None:
     """What most name, or else the one that is known: two Sentinels that were set up differently
     do not send workers back and forth."""
@@ -429,27 +404,6 @@ def test_primaries_at_the_same_epoch() -> None:
         assert finder.primary == SECOND
         finder._take([view("a", FIRST, 2)])
         assert finder.primary == FIRST
-
-
-def test_the_later_of_two_failovers_misses_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts again from the last time that somebody knew of it."""
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(finder_module, "time", clock)
-    now = 1000.0
-    with finder_at(1, 2, 3) as finder:
-        finder._take([view("c", SECOND, 2)])
-        now += 3600  # nobody was asked meanwhile
-        for seconds, others, primary in [
-            (0.0, [], SECOND),
-            (9.0, [], SECOND),
-            (0.5, [view("c", SECOND, 2)], SECOND),
-            (1.0, [], SECOND),
-            (9.5, [], SECOND),
-            (1.0, [], FIRST),
-        ]:
-            now += seconds
-            finder._take([view("a"), view("b"), *others])
-            assert finder.primary == primary
 
 
 def test_sentinels_that_move_or_are_no_more(divided: list[Sentinel]) -> None:
