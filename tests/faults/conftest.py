@@ -19,14 +19,15 @@ OUTCOME = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "full: a fault that only `make faults` produces")
+    config.addinivalue_line("markers", "smoke: a fault that `make test` produces, too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the faults that are too long for `make test`."""
+    """Leave out the faults that are for `make faults` alone."""
     if SIZE.every:
         return
-    left_out = [item for item in items if item.get_closest_marker("full")]
+    here = [item for item in items if HERE in item.path.parents]
+    left_out = [item for item in here if not item.get_closest_marker("smoke")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

@@ -19,8 +19,6 @@ from tests.faults.rig import MOST_LEASES, Rig
 
 HOSTS = 12
 
-full = pytest.mark.full
-
 
 def set_up(
     rig: Rig,
@@ -68,7 +66,6 @@ def slot_of(shard: int = 0) -> int:
     return int(key_slot(meta_key("fault", shard).encode()))
 
 
-@full
 @pytest.mark.parametrize("shards", [1, 3])
 def test_f51_a_slot_moved_key_by_key(rig: Rig, shards: int) -> None:
     """A shard's hash slot is moved to another master by MIGRATE, each key of it under load."""
@@ -92,7 +89,6 @@ def test_f51_a_slot_moved_key_by_key(rig: Rig, shards: int) -> None:
     assert_quiet_about(rig, 1)
 
 
-@full
 def test_f52_slots_moved_at_once(rig: Rig) -> None:
     """CLUSTER MIGRATESLOTS of Valkey 9: a shard's hash slot goes from master to master, whole."""
     cluster = set_up(rig, kind="valkey-9", replicas=0)
@@ -108,7 +104,6 @@ def test_f52_slots_moved_at_once(rig: Rig) -> None:
     assert_survived(rig, refetch=0)
 
 
-@full
 @pytest.mark.parametrize("kind", ["redis-7", "valkey-9"])
 def test_f53_planned_failover(rig: Rig, kind: str) -> None:
     """CLUSTER FAILOVER of each master, one after the other: nothing is fetched again."""
@@ -148,7 +143,7 @@ def assert_survived_without(
 
 @pytest.mark.parametrize(
     ("stopped", "shards"),
-    [(False, 1), *(pytest.param(*one, marks=full) for one in ((True, 3), (False, 3), (True, 1)))],
+    [pytest.param(False, 1, marks=pytest.mark.smoke), (False, 3), (True, 1), (True, 3)],
 )
 def test_f54_master_gone(rig: Rig, stopped: bool, shards: int) -> None:
     """A master is killed, or does not answer; its replica takes over, and it comes back as one."""
@@ -157,14 +152,12 @@ def test_f54_master_gone(rig: Rig, stopped: bool, shards: int) -> None:
     assert_quiet_about(rig, 2)
 
 
-@full
 def test_f55_two_masters_gone(rig: Rig) -> None:
     """Two of five masters are killed at once."""
     cluster = set_up(rig, masters=5)
     assert_survived_without(rig, cluster, cluster.masters()[:2], stopped=False)
 
 
-@full
 @pytest.mark.parametrize("together", [True, False])
 def test_f56_all_restarted(rig: Rig, together: bool) -> None:
     """All nodes are restarted, at once or one after the other, and keep their logs."""
@@ -188,7 +181,6 @@ def test_f56_all_restarted(rig: Rig, together: bool) -> None:
     assert_quiet_about(rig, 1 if together else 3)
 
 
-@full
 def test_f57_a_master_more(rig: Rig) -> None:
     """A master joins while the crawl runs, and gets the hash slots of all shards, one by one."""
     cluster = set_up(rig, replicas=0)
@@ -205,7 +197,6 @@ def test_f57_a_master_more(rig: Rig) -> None:
     assert_survived(rig, refetch=0)
 
 
-@full
 @pytest.mark.parametrize("shards", [1, 3])
 def test_f58_cut_off_from_the_others(rig: Rig, shards: int) -> None:
     """Workers reach a master that the other nodes do not, until it gives up; its replica has taken
@@ -228,7 +219,6 @@ def test_f58_cut_off_from_the_others(rig: Rig, shards: int) -> None:
     assert_survived(rig, refetch=allowed)
 
 
-@full
 def test_f59_cut_off_from_workers(rig: Rig) -> None:
     """Workers do not reach a master that the other nodes and its replica reach. It stays a master,
     workers wait for it, and other shards go on."""
@@ -245,7 +235,6 @@ def test_f59_cut_off_from_workers(rig: Rig) -> None:
     assert_quiet_about(rig, 1)
 
 
-@full
 def test_f60_the_end_without_most_masters(rig: Rig) -> None:
     """All is done, and one master of three says so, on the lesser side of a split that nobody has
     noticed yet: no worker says `finished` before the others answer again."""

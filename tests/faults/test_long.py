@@ -24,7 +24,6 @@ def most_keys() -> int:
     return 8 + 3 + 1 + bitmap_layers(1e-6, 1_000_000)[0].segments
 
 
-@pytest.mark.full
 def test_f44_soak(rig: Rig) -> None:
     """100,000 pages of which 5 % fail at first or for good: a handful of keys is left."""
     pages = linked_pages(SOAK)
@@ -54,7 +53,6 @@ def test_f44_soak(rig: Rig) -> None:
     assert rig.measured["keys"] <= most_keys()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("backend", ["redisbloom", "bitmap", "exact"])
 def test_f45_million_urls(rig: Rig, backend: str) -> None:
     """A million URLs through each dupefilter: at most twice the configured rate is lost."""

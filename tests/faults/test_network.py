@@ -12,7 +12,6 @@ from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, Rig
 
 
-@pytest.mark.full
 def test_f15_cut_off(rig: Rig) -> None:
     """One worker is cut off for three TTLs, without a reset; its event loop runs on."""
     rig.set_up(delay=0.05)
@@ -30,7 +29,6 @@ def test_f15_cut_off(rig: Rig) -> None:
     assert blocked < 1
 
 
-@pytest.mark.full
 def test_f16_slow_and_broken(rig: Rig) -> None:
     """200 ms to Redis, and 2 % of the messages end in a reset of the connection."""
     rig.set_up(delay=0.02, ttl=15)
@@ -53,7 +51,6 @@ def test_f16_slow_and_broken(rig: Rig) -> None:
     assert_survived(rig, refetch=0)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("silent", [False, True])
 def test_f17_reply_dropped(rig: Rig, silent: bool) -> None:
     """An exchange is executed and its reply dropped: same leases again, nothing enqueued twice."""
@@ -112,7 +109,6 @@ def assert_once_more(rig: Rig, told: int, away: int) -> int:
     return leases + away - told + again_after
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("primary", ["demoted", "killed"])
 def test_f22_failover(rig: Rig, primary: str) -> None:
     """A replica is promoted under load, and the address of the primary becomes its address."""

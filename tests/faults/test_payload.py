@@ -101,7 +101,6 @@ def all_undecodable(rig: Rig, entries: list[bytes]) -> list[DeadLetter]:
     return letters
 
 
-@pytest.mark.full
 def test_f34_corrupt_entries(rig: Rig) -> None:
     """100 corrupt entries among the pages: each a dead letter with a reason, and no code runs."""
     rig.set_up()
@@ -117,6 +116,7 @@ def test_f34_corrupt_entries(rig: Rig) -> None:
     assert touched.exists()
 
 
+@pytest.mark.smoke
 def test_f74_meta_that_names_code(rig: Rig) -> None:
     """A page that redirects, with a ``referrer_policy`` that Scrapy would import for that: refused
     when it is pushed; a dead letter where it is written by hand. Nothing is imported, and the
@@ -145,7 +145,6 @@ def test_f74_meta_that_names_code(rig: Rig) -> None:
     assert not touched.exists()
 
 
-@pytest.mark.full
 def test_f36_links_of_one_page(rig: Rig) -> None:
     """20,000 links on one page."""
     number = int(rig.size.pick(2_000, 20_000))

@@ -14,7 +14,6 @@ from tests.faults.rig import MOST_LEASES, Rig, line_with
 from tests.harness.crawl import together, wait_until_joined
 
 
-@pytest.mark.full
 def test_f01_kill_at_random(rig: Rig) -> None:
     """A random worker is killed again and again, and another one takes its place."""
     rig.set_up(delay=rig.size.pick(0.3, 0.15), hold=True)
@@ -24,7 +23,6 @@ def test_f01_kill_at_random(rig: Rig) -> None:
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("ttls", [0, 2])
 def test_f02_kill_all(rig: Rig, ttls: int) -> None:
     """All workers are killed at half, and started again: at once, or when their TTL is over."""
@@ -74,7 +72,6 @@ def test_f03_terminate_one_of_four(rig: Rig) -> None:
     assert_survived(rig, refetch=0)
 
 
-@pytest.mark.full
 def test_f05_poison(rig: Rig) -> None:
     """A page kills its process each time: it alone becomes a dead letter."""
     deliveries = int(rig.size.pick(3, 5))
@@ -104,7 +101,6 @@ def test_f05_poison(rig: Rig) -> None:
     assert b"/13" in letter.entry
 
 
-@pytest.mark.full
 def test_f33_last_page(rig: Rig) -> None:
     """The queue is empty and the last page is held by a worker that is then killed."""
     rig.pages = int(rig.size.pick(125, 10_000))
@@ -133,7 +129,6 @@ def test_f33_last_page(rig: Rig) -> None:
     assert_survived(rig, refetch=1)
 
 
-@pytest.mark.full
 def test_f04_stand_still(rig: Rig) -> None:
     """SIGSTOP for three TTLs, then SIGCONT: its late finishes are stale."""
     rig.set_up(delay=0.05)
@@ -148,7 +143,6 @@ def test_f04_stand_still(rig: Rig) -> None:
     assert 0 < status["stale"] <= MOST_LEASES
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("point", ["claim", "response", "yield", "item", "commit", "sent", "read"])
 def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
     """Workers crash at a step of a page's life, many times over."""
@@ -166,7 +160,6 @@ def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
 
 
-@pytest.mark.full
 def test_f07_blocked_loop(rig: Rig) -> None:
     """A callback that blocks the event loop for three TTLs."""
     rig.set_up(delay=0.02, ttl=rig.size.pick(1, 3), REDISQ_SAME_ARGUMENTS=False)
@@ -180,7 +173,6 @@ def test_f07_blocked_loop(rig: Rig) -> None:
     assert assert_survived(rig, refetch=fenced * MOST_LEASES)["stale"] > 0
 
 
-@pytest.mark.full
 def test_f28_clocks_an_hour_off(rig: Rig) -> None:
     """Workers whose clocks are an hour ahead and an hour behind."""
     rig.set_up()

@@ -28,7 +28,6 @@ def seldom(rig: Rig, text: str, seconds: float) -> bool:
     )
 
 
-@pytest.mark.full
 def test_f10_restart(rig: Rig) -> None:
     """Redis restarts and is away for 5 s: no worker exits, pages flow again, few warnings."""
     rig.set_up(delay=rig.size.pick(0.1, 0.02), aof=True)
@@ -43,7 +42,6 @@ def test_f10_restart(rig: Rig) -> None:
     assert seldom(rig, "Redis is away", 5)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("lost", [0, 1])
 def test_f11_server_killed(rig: Rig, lost: int) -> None:
     """SIGKILL of the server: with its log as it is, and without the last second of it."""
@@ -59,7 +57,6 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
         assert ("Redis lost recent writes" in worker.log) is bool(lost)
 
 
-@pytest.mark.full
 def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
     """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds,
     and another restart changes nothing of that."""
@@ -153,7 +150,6 @@ def drained(
     )
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("how", ["flushall", "empty"])
 def test_f12_frontier_lost(rig: Rig, how: str) -> None:
     """FLUSHALL, or a restart without data: all close as frontier_lost, none as finished."""
@@ -174,7 +170,6 @@ def test_f12_frontier_lost(rig: Rig, how: str) -> None:
         assert PASSWORD not in worker.log
 
 
-@pytest.mark.full
 def test_f19_script_flush(rig: Rig) -> None:
     """SCRIPT FLUSH ten times a second: not visible."""
     rig.set_up(delay=0.02, aof=True)
@@ -186,7 +181,6 @@ def test_f19_script_flush(rig: Rig) -> None:
     assert not any(rig.warnings(worker, "") for worker in rig.workers)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("kind", ["redis-6", "redis-7"])
 def test_f20_full_memory(rig: Rig, kind: str) -> None:
     """maxmemory is reached at half and raised later: the workers drain, then wait."""
@@ -236,7 +230,6 @@ def kill_clients(rig: Rig) -> Callable[[], object]:
     return kill
 
 
-@pytest.mark.full
 def test_f26_clients_killed(rig: Rig) -> None:
     """CLIENT KILL every second."""
     rig.set_up(server="redis-6", delay=rig.size.pick(0.4, 0.06))

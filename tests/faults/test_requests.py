@@ -31,7 +31,6 @@ def chained(pages: int, chains: int, delay: float, failing: bool) -> Callable[[s
     return page
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("failing", [False, True])
 def test_f47_chains(rig: Rig, failing: bool) -> None:
     """Workers that follow chains of unfiltered requests, or of retries, are killed again and
@@ -69,7 +68,6 @@ def assert_survived_retries(rig: Rig) -> None:
     assert_quiet(rig)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("lost", ["seeds", "join", "idle"])
 def test_f48_seeds(rig: Rig, lost: str) -> None:
     """The last second of the log is lost while ``start()`` runs, also with the joining of the
@@ -122,7 +120,6 @@ def assert_explained(rig: Rig, again: int, lost: int) -> None:
     assert again <= allowed
 
 
-@pytest.mark.full
 def test_f80_seen_for_a_while(rig: Rig) -> None:
     """With REDISQ_SEEN_TTL of a few seconds workers are killed, and the last second of the log is
     lost: nothing is lost, and no page is fetched twice within that time but for those."""
@@ -157,7 +154,6 @@ def test_f80_seen_for_a_while(rig: Rig) -> None:
     assert_explained(rig, too_soon(rig, ttl - 2), lost)
 
 
-@pytest.mark.full
 def test_f81_pages_that_come_again(rig: Rig) -> None:
     """Workers are killed, the last second of the log is lost, and Redis is restarted: each page
     comes again, as often as it should, and has one next time."""

@@ -12,6 +12,7 @@ from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig
 
 
+@pytest.mark.smoke
 def test_oracle(rig: Rig) -> None:
     """A crawl without a fault satisfies the oracle; each thing that is wrong is noticed."""
     rig.set_up(pages=30)

@@ -61,7 +61,6 @@ def finish_at_another(rig: Rig, group: Sentinels, fleet: list[Crawl], hits: int)
     assert_survived_at(rig, group, allowed)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("kind", "min_replicas"), [("redis-6", 0), ("redis-7", 0), ("redis-7", 1)])
 def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
     """SENTINEL FAILOVER with open connections, with and without min-replicas-to-write."""
@@ -78,7 +77,7 @@ def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
         assert "The primary is 127.0.0.1:" in worker.log
 
 
-@pytest.mark.parametrize("kind", ["redis-7", pytest.param("valkey-9", marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", [pytest.param("redis-7", marks=pytest.mark.smoke), "valkey-9"])
 def test_f66_primary_killed(rig: Rig, kind: str) -> None:
     """The primary is killed; a worker that starts while there is none waits for the next one."""
     group = set_up(rig, kind, delay=rig.size.pick(0.1, 0.02), hold=True)
@@ -92,7 +91,6 @@ def test_f66_primary_killed(rig: Rig, kind: str) -> None:
     assert "Began" not in late.log
 
 
-@pytest.mark.full
 def test_f67_old_primary_comes_back(rig: Rig) -> None:
     """The killed primary comes back with its data, and claims for a while to be the primary."""
     group = set_up(rig, delay=0.02, aof=True)
@@ -126,7 +124,6 @@ def test_f68_sentinels_away(rig: Rig) -> None:
         assert len(rig.warnings(worker, "and more than half have to")) <= 1
 
 
-@pytest.mark.full
 def test_f65_split(rig: Rig) -> None:
     """A worker is cut off with the old primary: it fetches all that is left and does not end, while
     the others go on with a new one. Then the old one becomes a replica."""

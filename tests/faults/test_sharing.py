@@ -21,7 +21,6 @@ from tests.faults.rig import MOST_LEASES, Page, Rig
 from tests.harness.crawl import install
 
 
-@pytest.mark.full
 def test_f32_one_closes_early(rig: Rig) -> None:
     """One worker stops at CLOSESPIDER_PAGECOUNT: the others and the keys are not affected."""
     rig.set_up(delay=0.02)
@@ -35,7 +34,6 @@ def test_f32_one_closes_early(rig: Rig) -> None:
     assert_survived(rig, refetch=0)
 
 
-@pytest.mark.full
 def test_f76_a_crawl_that_shares_limits_dies(rig: Rig) -> None:
     """A crawl is killed for good in a host's only download: one that shares the host goes on."""
     both = {"REDISQ_LIMITS_NAME": "both", "REDISQ_SLOT_CONCURRENCY": 1}
@@ -94,7 +92,6 @@ def times_lost(rig: Rig) -> int:
     return sum(worker.log.count("Session lost: ") for worker in rig.workers)
 
 
-@pytest.mark.full
 def test_f78_sessions(rig: Rig) -> None:
     """Workers are killed in the middle of their sessions: each begins anew with a login of its own,
     which all its pages come with, and the spider is told."""
@@ -157,7 +154,6 @@ def lose_a_worker(
     assert_survived(rig, refetch=None, more_created=SESSIONS - PAGES)
 
 
-@pytest.mark.full
 def test_f78_sessions_of_browsers(rig: Rig) -> None:
     """The same with a context of scrapy-playwright for each session, and one worker killed."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -173,7 +169,6 @@ def test_f78_sessions_of_browsers(rig: Rig) -> None:
     assert_each_with_its_login(rig, SESSIONS)
 
 
-@pytest.mark.full
 def test_f78_sessions_of_zyte_api(rig: Rig) -> None:
     """The same with a session of scrapy-zyte-api's for each, against a stand-in for the API."""
     with ZyteAPI(rig) as api:
@@ -194,7 +189,6 @@ def test_f78_sessions_of_zyte_api(rig: Rig) -> None:
     assert 0 < sum(map(len, blocks)) - SESSIONS <= times_lost(rig)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("lost", [0, 1])
 def test_f79_stats_of_all_workers(rig: Rig, lost: int) -> None:
     """Workers are killed and so is Redis, with its log or without the last second of it: the stats

@@ -24,12 +24,7 @@ GROWTH = 4_000_000
 """Bytes by which a worker may grow while the database is away or slow, once it holds its pages."""
 
 
-@pytest.fixture(
-    params=[
-        "postgres",
-        *(pytest.param(kind, marks=pytest.mark.full) for kind in ("sqlite", "mariadb")),
-    ],
-)
+@pytest.fixture(params=DATABASE_FIXTURES)
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     """A new empty database."""
     database: Database = request.getfixturevalue(DATABASE_FIXTURES[request.param])
@@ -42,16 +37,13 @@ def facts(database: Database) -> Counter[tuple[int, int]]:
     return Counter((row[0], row[1]) for row in database.query("SELECT page, number FROM fact"))
 
 
-ONE_DATABASE = pytest.mark.parametrize(
-    "database",
-    [
-        "sqlite",
-        pytest.param("postgres", marks=pytest.mark.full),
-        pytest.param("mariadb", marks=pytest.mark.full),
-    ],
-    indirect=True,
-)
-"""Of faults beside the database, which is there all the time: others are for `make faults`."""
+def smoke_with(kind: str) -> pytest.MarkDecorator:
+    """With one kind of database in `make test`, with each in `make faults`."""
+    kinds = [
+        pytest.param(each, marks=pytest.mark.smoke) if each == kind else each
+        for each in DATABASE_FIXTURES
+    ]
+    return pytest.mark.parametrize("database", kinds, indirect=True)
 
 
 def assert_all_facts(rig: Rig, database: Database) -> None:
@@ -76,7 +68,6 @@ def assert_flat(rig: Rig, before: list[int]) -> None:
     assert grown < GROWTH
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> None:
     """F01 with three items a page in PostgreSQL: each of them is there once."""
@@ -88,6 +79,7 @@ def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> No
     assert_all_facts(rig, database)
 
 
+@smoke_with("postgres")
 def test_f39_database_down(rig: Rig, database: Database) -> None:
     """The database is away for a while: leases are held, nothing is claimed, nothing is lost."""
     rig.set_up(delay=rig.size.pick(0.4, 0.05), database=database)
@@ -120,8 +112,6 @@ def test_f39_database_down(rig: Rig, database: Database) -> None:
         assert worker.log.count("cannot write") == worker.log.count("writes again") == 1
 
 
-@pytest.mark.full
-@ONE_DATABASE
 def test_f40_slow_database(rig: Rig, database: Database) -> None:
     """A second per batch: nothing is reclaimed, and memory stays flat."""
     rig.set_up(pages=int(rig.size.pick(100, 10_000)), ttl=2, database=database)
@@ -139,7 +129,7 @@ def test_f40_slow_database(rig: Rig, database: Database) -> None:
         assert stats["redisq/sink/seconds"] >= stats["redisq/sink/batches"]
 
 
-@ONE_DATABASE
+@smoke_with("sqlite")
 def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
     """Workers die between the commit and the finish: the same rows are written again."""
     runs = int(rig.size.pick(4, 30))
@@ -152,7 +142,6 @@ def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
     assert_all_facts(rig, database)
 
 
-@pytest.mark.full
 def test_f42_refused_row(rig: Rig, database: Database) -> None:
     """One row of 500 breaks a constraint: the others are stored, its page is a dead letter."""
     rig.set_up(pages=1, page=lambda path: Answer() if path == "/0" else None, database=database)
@@ -193,7 +182,6 @@ def items(rig: Rig) -> list[str]:
         return [row["page"] for row in csv.DictReader(file)]
 
 
-@pytest.mark.full
 def test_f77_data_set(rig: Rig) -> None:
     """Workers that write a data set are killed again and again, and so are those that put it
     together: each item is there once."""
