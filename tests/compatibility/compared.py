@@ -1,4 +1,4 @@
-"""What all spiders of the comparison have in common."""
+"""What all spiders of the comparison have in common, and what many crawls in a process need."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import scrapy
+from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 from scrapy.exceptions import NotConfigured
 
 from tests.compatibility.pages import Pages
@@ -47,3 +48,15 @@ class Gate:
             await asyncio.sleep(0.01)
         async for each in start:
             yield each
+
+
+class PatientHandler(HTTP11DownloadHandler):
+    """Closes without Scrapy's own time limit of a second.
+
+    If the crawls beside it keep the event loop for longer than that, its connections are closed
+    and its time is over in one step of the loop, and Scrapy logs an AlreadyCalledError.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._disconnect_timeout = 60

@@ -35,7 +35,7 @@ compared there."""
 LIMIT = 200
 """Seconds after which crawls are given up."""
 
-HANDLER = "tests.compatibility.patient.PatientHandler"
+HANDLER = "tests.compatibility.compared.PatientHandler"
 COMMON: dict[str, Any] = {
     "DOWNLOAD_HANDLERS": {"http": HANDLER, "https": HANDLER},
     "SPIDER_MODULES": ["tests.compatibility.spiders"],

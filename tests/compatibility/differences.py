@@ -35,12 +35,10 @@ _LETTER = "What fails for good is kept as a dead letter, and said."
 _OWN_START = "Each worker reads start(); what another one has asked for already is a duplicate."
 _OWN_STATS = "Stats, signals and monitors are each worker's own."
 _ORDER = "Pages come in another order."
-_LOCAL = "What cannot be stored stays in the process that asked for it, and is said once."
 _TROUBLE = (
     "429, 503 and time-outs are the slot's trouble: RedisqBackOffMiddleware, nearer to the "
     "downloader than what counts responses and retries, sends the request back."
 )
-_COPIES = "Objects that requests share are copies for each, which is said."
 _FILES = (
     "Media pipelines remember in their own process what they have fetched: another worker finds "
     "it up to date, and asks for what is missing again."
@@ -69,9 +67,6 @@ DIFFERENCES = [
     Difference("unavailable", "*", "stat downloader/response*", _TROUBLE),
     Difference("unavailable", "*", "stat retry/*", _TROUBLE),
     Difference("unavailable", "*", "stat scheduler/enqueued", _TROUBLE),
-    Difference("values", "*", "log * holds an object in cb_kwargs*", _COPIES),
-    Difference("local", "*", "log * cannot be shared*", _LOCAL),
-    Difference("local", "*", "stat scheduler/*", _LOCAL),
     Difference("files", "two", "*", _FILES, certain=False),
     Difference("start_items", "two", "items", "Items of start() come once for each worker."),
     Difference("start_items", "two", "stat item_scraped_count", "The same."),

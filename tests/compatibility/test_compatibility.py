@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -10,11 +9,7 @@ import pytest
 import scrapy
 
 from lab.servers import RedisServer, any_server
-from tests.compatibility.comparison import (
-    Comparison,
-    differences,
-    spiders_of,
-)
+from tests.compatibility.comparison import Comparison, differences, spiders_of
 from tests.compatibility.differences import DIFFERENCES
 
 pytestmark = pytest.mark.skipif(
@@ -30,28 +25,21 @@ def every_spider() -> tuple[str, ...]:
     tests."""
     from tests.compatibility.spiders import (  # noqa: PLC0415
         callbacks,
-        classes,
         fetching,
         pipelines,
         plugins,
     )
 
-    return spiders_of(fetching, classes, callbacks, pipelines, plugins)
+    return spiders_of(fetching, callbacks, pipelines, plugins)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """One with a log on disk: a server without one is warned of."""
-    with RedisServer(any_server(), aof=True) as server:
-        yield server
-
-
-@pytest.mark.long(60)
-def test_as_with_scrapys_own(server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.long(40)
+def test_as_with_scrapys_own(tmp_path: Path) -> None:
     """Pages fetched, items, stats and what is logged are the same by one worker and by two, but
     for what `DIFFERENCES` lists."""
-    comparison = Comparison(every_spider(), tmp_path, server.url)
-    comparison.run()
+    with RedisServer(any_server(), aof=True) as server:  # one without a log is warned of
+        comparison = Comparison(every_spider(), tmp_path, server.url)
+        comparison.run()
     found = list(differences(comparison))
     wrong = [str(one) for one in found if not any(known.explains(one) for known in DIFFERENCES)]
     wrong += [

@@ -89,14 +89,6 @@ def crawler_of(crawl: Crawl, common: Settings, report: Report) -> Crawler:
     return crawler
 
 
-def begin(process: AsyncCrawlerProcess, crawl: Crawl, crawler: Crawler) -> None:
-    crawling.set(crawl["label"])
-    try:
-        process.crawl(crawler, label=crawl["label"], **crawl["arguments"])
-    finally:
-        crawling.set("")
-
-
 def main(job: Job) -> None:
     settings = Settings()
     settings.setdict(job["settings"], priority="project")
@@ -106,8 +98,10 @@ def main(job: Job) -> None:
     warnings.simplefilter("always")
     logging.getLogger().addHandler(Notes(reports))
     made = [(one, crawler_of(one, settings, reports[one["label"]])) for one in job["crawls"]]
-    for each in made:
-        begin(process, *each)
+    for one, crawler in made:
+        crawling.set(one["label"])
+        process.crawl(crawler, label=one["label"], **one["arguments"])
+    crawling.set("")
     process.start()
     for one, crawler in made:
         reports[one["label"]]["stats"] = shown(crawler.stats.get_stats() if crawler.stats else {})

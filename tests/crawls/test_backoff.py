@@ -12,17 +12,14 @@ from typing import Any, cast
 import pytest
 import redis
 from scrapy.http import Request, Response
-from scrapy.settings import Settings
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.operations import DownloadResult, Lease
 from scrapy_redisq.serialization.entry_format import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
-from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Page
@@ -179,13 +176,6 @@ def test_hosts_that_may_hang_leave_places_to_others(judge: Judge) -> None:
     assert may_begin(hanging[7]), "nothing else waits"
 
 
-@pytest.mark.parametrize("given", ["503,x", [99], [600], ["often"], 503, [True], [503.5]])
-def test_wrong_codes(given: Any) -> None:
-    """They are HTTP statuses."""
-    with pytest.raises(SettingError, match="REDISQ_BACKOFF_CODES"):
-        RedisqSettings.read(Settings({"REDISQ_BACKOFF_CODES": given}))
-
-
 # Protocol
 
 
@@ -267,19 +257,6 @@ def test_one_request_is_tried(member: Callable[..., Worker]) -> None:
     assert len(ask(first).leases) > 1
 
 
-def test_a_failure_ends_no_turn_of_another_worker(member: Callable[..., Worker]) -> None:
-    """It may not have heard of it, and starts what its turn allows: nobody else does before that is
-    over."""
-    first, second = (member(limits={"*": "300000 0 0 0"}) for _ in range(2))
-    first.send(f"/{n}" for n in range(20))
-    began = time.monotonic()
-    assert len(ask(first, 4).leases) == 4
-    outcome(second, True, begun=began - 5)
-    reply = wait_until(lambda: (r := ask(second)).leases and r, 20, "the turn")
-    assert len(reply.leases) == 1
-    assert time.monotonic() - began > 0.95
-
-
 def test_a_crawl_waits_for_what_is_not_set_aside(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:
@@ -347,17 +324,6 @@ def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None
         assert worker.reason == "finished"
         with Frontier.from_url(redis_server.url, "hosts") as frontier:
             assert frontier.status()["finished"] == 20
-
-
-def test_priority_scheduling_has_no_back_off(crawl: Run, redis_server: RedisServer) -> None:
-    """Without slots a failure costs a retry, as in Scrapy."""
-    answers = [Answer("", 503)]
-    with Site(lambda path: answers.pop() if answers else Answer("x")) as site:
-        settings = {"REDISQ_SCHEDULING": "priority", "REDISQ_RETRY_DELAYS": "0"}
-        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=3).wait()
-    assert worker.reason == "finished"
-    assert worker.stats["retry/count"] == 1
-    assert "redisq/sent_back" not in worker.stats
 
 
 def test_without_retries_each_request_is_tried_once(crawl: Run) -> None:

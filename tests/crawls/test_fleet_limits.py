@@ -1,4 +1,4 @@
-"""Scrapy's own limits and AutoThrottle, kept by the whole fleet."""
+"""Settings of limits; Scrapy's own limits and AutoThrottle, kept by the whole fleet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scrapy.settings import Settings
 from lab.servers import RedisServer
 from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.limits import SlotLimit, Throttle
+from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_rate
 from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
@@ -126,6 +126,7 @@ BY_PRIORITY = {"REDISQ_SCHEDULING": "priority"}
         ({**THROTTLED, "AUTOTHROTTLE_ENABLED": True}, "True: takes False.*REDISQ_AUTOTHROTTLE"),
         ({**THROTTLED, **BY_PRIORITY}, r"REDISQ_SCHEDULING.*limits of slots"),
         ({**SCRAPYS, **BY_PRIORITY}, r"REDISQ_SCHEDULING.*limits of slots"),
+        ({"REDISQ_SLOT_DELAY": 1, **BY_PRIORITY}, r"REDISQ_SCHEDULING.*limits of slots"),
     ],
 )
 def test_wrong_settings(given: dict[str, Any], says: str) -> None:
@@ -148,6 +149,70 @@ def test_terms_of_autothrottle() -> None:
     assert read.throttle == Throttle(2.5, 0.5, 0.5, 10)
     assert read.throttle.to_text() == "2.5 500000 500000 10000000"
     assert RedisqSettings.read(Settings({})).throttle is None
+
+
+def test_rates() -> None:
+    """A rate is a number of requests in a second, minute, hour or day."""
+    rates = {"30/m": 0.5, "10/s": 10, " 7 / h ": 7 / 3600, "2.5/s": 2.5, "1/d": 1 / 86_400, "": 0}
+    assert {rate: parse_rate(rate) for rate in rates} == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("rate", ["30", "m", "30/w", "-1/s", "0/s", "1e3/s", 30, True, "9999999/s"])
+def test_wrong_rates(rate: Any) -> None:
+    """Anything else is an error that says what a rate is."""
+    with pytest.raises(ValueError, match="such as '30/m'"):
+        parse_rate(rate)
+    with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
+        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {"*": {"rate": rate}}}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": -1},
+        {"delay": "long"},
+        {"concurrency": 1.5},
+        {"burst": 0},
+        {"budget": 0.5},
+        {"budget": float("inf")},
+        {"dealy": 1},
+        "10/s",
+    ],
+)
+def test_wrong_limits_name_the_slot(options: Any) -> None:
+    """The error names the setting, the slot, what was given and what it takes."""
+    with pytest.raises(SettingError) as caught:
+        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {"shop.example": options}}))
+    assert "REDISQ_SLOT_LIMITS" in str(caught.value)
+    assert "for 'shop.example' 'delay' (seconds" in str(caught.value)
+
+
+@pytest.mark.parametrize("slot", ["", "*.", "a*b", "*a", "two words", "https://a.example", 7])
+def test_wrong_slots(slot: Any) -> None:
+    """A slot is a name, or all below a domain."""
+    with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
+        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {slot: {"delay": 1}}}))
+
+
+def test_limits_of_the_settings() -> None:
+    """What a slot's limit leaves out is as for all; without any limit there is none for all."""
+    given = {
+        "REDISQ_SLOT_DELAY": 2,
+        "REDISQ_SLOT_LIMITS": {
+            "*": {"rate": "30/m"},
+            "a.example": {"delay": 0},
+            "*.b.example": {"concurrency": 3},
+        },
+    }
+    limits = RedisqSettings.read(Settings(given)).limits()
+    assert {slot: SlotLimit.from_text(text) for slot, text in limits.items()} == {
+        "a.example": SlotLimit(0, 0, 0.5),
+        "*.b.example": SlotLimit(2, 3, 0.5),
+        "*": SlotLimit(2, 0, 0.5),
+    }
+    assert RedisqSettings.read(Settings({})).limits() == {}
+    from_command_line = Settings({"REDISQ_SLOT_LIMITS": '{"a": {"rate": "1/s"}}'})
+    assert RedisqSettings.read(from_command_line).limits() == {"a": "0 1000000 1 0"}
 
 
 def test_a_request_can_be_left_out() -> None:

@@ -1,4 +1,5 @@
-"""Limits of slots, which the whole fleet keeps: settings, protocol, and crawls of real sites."""
+"""Limits of slots, which the whole fleet keeps: protocol, and crawls of real sites. Whoever cannot
+start requests of a slot does not keep it from others."""
 
 from __future__ import annotations
 
@@ -9,20 +10,24 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+import scrapy
 from msgspec.structs import replace
-from scrapy.settings import Settings
+from scrapy.core.engine import ExecutionEngine
+from scrapy.http import Request
+from scrapy.utils.test import get_crawler
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
+from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
+from scrapy_redisq.frontier.limits import parse_limit
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
-from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
 from tests.harness.busy import Busy
 from tests.harness.crawl import LATENESS, Run
@@ -31,80 +36,6 @@ from tests.harness.worker import EXACT, NAME, Worker, ask
 
 TURN = 1_000_000  # us, as in lua/shared/slots/state.lua
 FREE, REFUSED = -2, -1
-
-# Settings
-
-
-def test_rates() -> None:
-    """A rate is a number of requests in a second, minute, hour or day."""
-    rates = {"30/m": 0.5, "10/s": 10, " 7 / h ": 7 / 3600, "2.5/s": 2.5, "1/d": 1 / 86_400, "": 0}
-    assert {rate: parse_rate(rate) for rate in rates} == pytest.approx(rates)
-
-
-@pytest.mark.parametrize("rate", ["30", "m", "30/w", "-1/s", "0/s", "1e3/s", 30, True, "9999999/s"])
-def test_wrong_rates(rate: Any) -> None:
-    """Anything else is an error that says what a rate is."""
-    with pytest.raises(ValueError, match="such as '30/m'"):
-        parse_rate(rate)
-    with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
-        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {"*": {"rate": rate}}}))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"delay": -1},
-        {"delay": "long"},
-        {"concurrency": 1.5},
-        {"burst": 0},
-        {"budget": 0.5},
-        {"budget": float("inf")},
-        {"dealy": 1},
-        "10/s",
-    ],
-)
-def test_wrong_limits_name_the_slot(options: Any) -> None:
-    """The error names the setting, the slot, what was given and what it takes."""
-    with pytest.raises(SettingError) as caught:
-        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {"shop.example": options}}))
-    assert "REDISQ_SLOT_LIMITS" in str(caught.value)
-    assert "for 'shop.example' 'delay' (seconds" in str(caught.value)
-
-
-@pytest.mark.parametrize("slot", ["", "*.", "a*b", "*a", "two words", "https://a.example", 7])
-def test_wrong_slots(slot: Any) -> None:
-    """A slot is a name, or all below a domain."""
-    with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
-        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {slot: {"delay": 1}}}))
-
-
-def test_limits_of_the_settings() -> None:
-    """What a slot's limit leaves out is as for all; without any limit there is none for all."""
-    given = {
-        "REDISQ_SLOT_DELAY": 2,
-        "REDISQ_SLOT_LIMITS": {
-            "*": {"rate": "30/m"},
-            "a.example": {"delay": 0},
-            "*.b.example": {"concurrency": 3},
-        },
-    }
-    limits = RedisqSettings.read(Settings(given)).limits()
-    assert {slot: SlotLimit.from_text(text) for slot, text in limits.items()} == {
-        "a.example": SlotLimit(0, 0, 0.5),
-        "*.b.example": SlotLimit(2, 3, 0.5),
-        "*": SlotLimit(2, 0, 0.5),
-    }
-    assert RedisqSettings.read(Settings({})).limits() == {}
-    from_command_line = Settings({"REDISQ_SLOT_LIMITS": '{"a": {"rate": "1/s"}}'})
-    assert RedisqSettings.read(from_command_line).limits() == {"a": "0 1000000 1 0"}
-
-
-def test_limits_need_slots() -> None:
-    """With strict priority over the whole frontier there are no slots to limit."""
-    given = {"REDISQ_SCHEDULING": "priority", "REDISQ_SLOT_DELAY": 1}
-    with pytest.raises(SettingError, match=r"REDISQ_SCHEDULING.*limits of slots"):
-        RedisqSettings.read(Settings(given))
-
 
 # Protocol
 
@@ -125,23 +56,6 @@ def report(
 ) -> Any:
     """``since`` the last start, in us, of which there was none by default."""
     return [TurnReport(slot, since, tat, tokens, more.get("done", 0), more.get("want", 0))]
-
-
-def test_a_delayed_slot_is_one_workers_at_a_time(member: Callable[..., Worker]) -> None:
-    """Who claims of a slot with a delay has its turn, with as many entries as it can start in it;
-    others get none, and are told when to ask again."""
-    limits = {"host": {"delay": 0.3}}
-    first, second = member(limits), member(limits)
-    first.send(f"/{n}" for n in range(20))
-    reply = ask(first)
-    assert len(reply.leases) == 4  # at once, and after 0.3, 0.6 and 0.9 s
-    ((slot, left, is_new, next_start, *_),) = reply.turns
-    assert (slot, left, is_new) == ("host", TURN, 1)
-    assert next_start <= 0
-    reply = ask(second)
-    assert (reply.leases, reply.turns) == ([], [])
-    assert reply.next_due is not None
-    assert 0 < reply.next_due <= TURN / 1000
 
 
 def test_slots_with_turns_leave_room_for_others(member: Callable[..., Worker]) -> None:
@@ -352,6 +266,37 @@ def test_a_slot_of_which_more_waits_in_scrapy_is_not_forgotten() -> None:
     assert not turns.knows("limited")
 
 
+def test_a_turn_is_not_kept_for_what_a_middleware_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that Scrapy was given, and that does not come to its download, keeps the turn for a
+    while only."""
+    monkeypatch.setattr(turns_module, "PATIENCE", 0.05)
+    turns = Turns()
+    turns.received([turn(left=60 * TURN, delay=TURN)], [], time.monotonic())
+    request = Request("http://host/")
+    turns.handed_out(request, "host")
+
+    def done() -> int:
+        ((_, _, _, _, done, _),) = turns.report({}, lambda slot, stock: 1, lambda slot: True)
+        return int(done)
+
+    assert done() == 0
+    time.sleep(0.06)
+    assert done() == 1
+    assert not turns.soon("host"), "it is still on its way"
+
+
+def test_what_scrapy_is_about_to_start_counts() -> None:
+    """A request that Scrapy is being given, and has not begun with, is one of its slot's: without
+    it a host that does not answer got all places of the downloader."""
+    crawler = get_crawler(settings_dict={"DOWNLOAD_HANDLERS": dict.fromkeys(["http", "https"])})
+    crawler.engine = ExecutionEngine(crawler, lambda spider: None)  # type: ignore
+    crawler.engine._slot = SimpleNamespace(inprogress=set(), nextcall=SimpleNamespace(schedule=0))
+    engine = Engine(crawler)
+    for number in range(3):
+        engine.downloads.handed_out(Request(f"http://host/{number}"), "host")
+        assert [engine.downloads.by_slot()("host") for _ in range(2)] == [number + 1] * 2
+
+
 # Crawls
 
 
@@ -415,3 +360,63 @@ def test_budget_of_a_page(redis_server: RedisServer, crawl: Run) -> None:
         found = [(letter.reason, letter.detail) for letter in frontier.dead()]
     assert found == [("budget", "that of its page (REDISQ_PAGE_BUDGET)")] * 15
     assert len(site.counts()) == 6
+
+
+HOSTS = [f"127.0.0.{n}" for n in range(1, 11)]
+LIMITS = {host: [{"delay": 0.2}, {"concurrency": 8}][n % 2] for n, host in enumerate(HOSTS)}
+PAGES = 5
+
+
+@pytest.mark.skipif(scrapy.version_info < (2, 18), reason="0 meant no downloads at all")
+def test_any_number_of_downloads(crawl: Run) -> None:
+    """CONCURRENT_REQUESTS = 0 is no limit: seven at a time, once the host has given an answer."""
+    all_at_once = threading.Event()
+
+    def page(path: str) -> Answer:
+        if len(site.hits) == 8:
+            all_at_once.set()
+        return Answer("x", until=all_at_once if len(site.hits) > 1 else None)
+
+    with Site(page) as site:
+        worker = crawl("many", site, {"CONCURRENT_REQUESTS": 0})
+        wait_until(all_at_once.is_set, 30, "seven at a time")
+        assert worker.wait().reason == "finished"
+
+
+def test_a_worker_whose_downloads_hang(crawl: Run, redis_server: RedisServer) -> None:
+    """All that it has not begun, an idle worker fetches; no host waits for longer than 2 s."""
+    end = threading.Event()
+
+    def page(path: str) -> Answer:
+        return Answer("x", until=end if site.hits[-1].agent == "hangs" else None)
+
+    given = {"REDISQ_KEEP_ALIVE": True, "REDISQ_SLOT_LIMITS": json.dumps(LIMITS)}
+    with (
+        Site(page, hosts=len(HOSTS)) as site,
+        Frontier.from_url(redis_server.url, "ordered") as frontier,
+    ):
+        workers = [
+            crawl("ordered", None, {**given, "USER_AGENT": agent, "CONCURRENT_REQUESTS": 4})
+            for agent in ("hangs", "helps")
+        ]
+        wait_until(lambda: len(frontier.status()["workers"]) == 2, 30, "both are there")
+        frontier.push(f"http://{host}:{site.port}/{n}" for n in range(PAGES) for host in HOSTS)
+        began, busy = time.monotonic(), Busy(redis_server, workers)
+        try:
+
+            def fetched() -> bool:
+                helped = [hit for hit in site.hits if hit.agent == "helps"]
+                return len(helped) >= len(HOSTS) * PAGES - 4
+
+            wait_until(fetched, 60, "all is fetched but what hangs")
+            lost = busy.took()
+            assert sum(hit.agent == "hangs" for hit in site.hits) == 4
+            for host, times in site.starts().items():
+                gaps = [later - earlier for earlier, later in itertools.pairwise([began, *times])]
+                assert max(gaps) < 2.5 + lost, (host, gaps)
+        finally:
+            end.set()
+            for worker in workers:
+                worker.terminate()
+                worker.wait()
+        assert site.counts() == {f"/{n}": len(HOSTS) for n in range(PAGES)}
