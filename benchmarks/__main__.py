@@ -5,52 +5,30 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-import textwrap
 
 from rich.console import Console
 
 from benchmarks import COMMANDS
 from benchmarks.common import Result
-from benchmarks.crawls import workers
-
-
-def commands() -> str:
-    """What there is to choose from, a command a paragraph."""
-    about = {name: what for name, (_, what) in COMMANDS.items()} | {"all": "each of these"}
-    return "\n".join(
-        textwrap.fill(
-            what,
-            80,
-            break_on_hyphens=False,
-            initial_indent=f"  {name:10}",
-            subsequent_indent=" " * 12,
-        )
-        for name, what in about.items()
-    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        usage="%(prog)s [-h] [--quick] [--report] COMMAND",
-        description=f"COMMAND is one of:\n\n{commands()}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "command", choices=[*COMMANDS, "all"], metavar="COMMAND", help=argparse.SUPPRESS
-    )
-    parser.add_argument("--quick", action="store_true", help="the smallest size, within seconds")
-    parser.add_argument("--report", action="store_true", help="write RESULTS.md")
-    options = parser.parse_args()
-    workers.forked = options.quick
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--quick", action="store_true", help="the smallest size, within seconds")
+    options.add_argument("--report", action="store_true", help="write RESULTS.md")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (_, what) in {**COMMANDS, "all": ((), "each of these")}.items():
+        commands.add_parser(name, help=what, parents=[options])
+    given = parser.parse_args()
     console = Console()
-    for command in COMMANDS if options.command == "all" else [options.command]:
+    for command in COMMANDS if given.command == "all" else [given.command]:
         for part in COMMANDS[command][0]:
-            result: Result = importlib.import_module(f"benchmarks.{part}").run(quick=options.quick)
+            result: Result = importlib.import_module(f"benchmarks.{part}").run(quick=given.quick)
             result.show(console)
-            if not options.quick:
+            if not given.quick:
                 console.print(f"written to {result.save()}", style="dim", highlight=False)
-    if options.report:
+    if given.report:
         importlib.import_module("benchmarks.report").write()
     return 0
 

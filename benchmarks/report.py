@@ -17,51 +17,6 @@ FILE = RESULTS.parent / "RESULTS.md"
 
 COMMAND_OF = {part: command for command, (parts, _) in COMMANDS.items() for part in parts}
 
-WHY = {
-    "beside Scrapy in memory": (
-        "What differs between the two is a small part of a page's CPU, smaller where pages have "
-        "few links; the rest is Scrapy's on both sides, and as noisy as the machine."
-    ),
-    "beside scrapy-redis": (
-        "scrapy-redis' time is round trips, this one's is Scrapy's own CPU: the ratio is the speed "
-        "of the machine."
-    ),
-    "time in scripts a page": (
-        "By when a worker makes its next exchange other processes have had the processor's caches: "
-        "it then takes Redis several times as long as one that follows another at once, and few "
-        "pages share it. Longer where all cores are busy, because this is wall time."
-    ),
-    "bare pipeline by Redis CPU": "Redis 6.2 must take entries from a list one by one.",
-    "over cheapest, slots": "Memory outside the processor's cache, and a larger sorted set.",
-    "starts closer than the delay": (
-        "By the site's log; the one before was longer on its way. See the workers' own clocks."
-    ),
-    "starts over the rate": (
-        "By the site's log; the one before was longer on its way. See the workers' own clocks."
-    ),
-    "limits allow, kills": (
-        "What a killed worker held waits for REDISQ_LEASE_TTL, and its turns are taken for used."
-    ),
-    "new URL, exact": (
-        "One SADD into a set that is not in the processor's cache costs as much by itself; into a "
-        "small one it is cheaper."
-    ),
-    "new URL, bitmap": "Past the designed size a second layer is asked as well.",
-    "rows/s of the crawl beside the usual": (
-        "Scrapy is the limit: the line `no pipeline` is the most that it hands over. With the sink "
-        "an item costs more CPU, a part of that by garbage collection."
-    ),
-    "rows/s of the sink itself beside the limit": (
-        "In a crawl the garbage collector and Scrapy's own thread take their share of the time in "
-        "`write`; and conversion and merging take as much CPU a row as the driver."
-    ),
-    "pages/s of a crawl beside one without": (
-        "The crawl's process has the items of each page to hand over and to write, and the "
-        "database's own processes run on the same cores."
-    ),
-}
-"""Why goals were not reached, by a part of what they are about."""
-
 
 def write() -> None:
     """Write ``RESULTS.md``; commands that have not been run in full are left out."""
@@ -77,8 +32,8 @@ def read() -> dict[str, Json]:
 
 def document(results: dict[str, Json]) -> Iterator[str]:
     yield "# Results\n"
-    yield "Written by `python -m benchmarks all --report`. What each command measures, and what"
-    yield "was found to cost what, is in [README.md](README.md). Ratios are what counts.\n"
+    yield "Written by `python -m benchmarks all --report`. [README.md](README.md) says what each"
+    yield "command measures, what was found to cost what, and why goals are missed. Ratios count.\n"
     yield from _circumstances(results)
     goals = [goal for result in results.values() for goal in result["targets"]]
     missed = [goal for goal in goals if not goal["reached"]]
@@ -86,8 +41,7 @@ def document(results: dict[str, Json]) -> Iterator[str]:
         ", all but these:\n" if missed else ".\n"
     )
     for goal in missed:
-        why = next((text for part, text in WHY.items() if part in goal["what"]), "")
-        yield f"- {goal['what']}: {goal['measured']} (goal: {goal['wanted']}). {why}".rstrip()
+        yield f"- {goal['what']}: {goal['measured']} (goal: {goal['wanted']})."
     for name, result in results.items():
         yield f"\n## {name}: {result['title']}\n"
         yield f"`python -m benchmarks {COMMAND_OF[name]}`, {result['date'][:10]}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,52 +44,45 @@ class Cluster:
         uncovered: bool = False,
     ) -> None:
         self._password = password
-        self._binary, self._aof = binary, aof
-        given = ["--cluster-enabled", "yes", "--cluster-node-timeout", f"{node_timeout * 1e3:.0f}"]
-        given += ["--repl-diskless-sync-delay", "0", *options]
-        self._options = given
+        options = ("--repl-diskless-sync-delay", "0", *options)
+        options = ("--cluster-node-timeout", f"{node_timeout * 1e3:.0f}", *options)
+        options = ("--cluster-enabled", "yes", *options)
+        self._node = functools.partial(RedisServer, binary, *options, password=password, aof=aof)
         self.servers: list[RedisServer] = []
         buses = [free_port() for _ in range(masters * (1 + replicas))]
-
-        def start(bus: int) -> RedisServer:
-            bus_port = ("--cluster-port", str(bus))
-            return RedisServer(binary, *given, *bus_port, password=password, aof=aof)
-
         try:
             with ThreadPoolExecutor(len(buses)) as pool:
-                self.servers += pool.map(start, buses)
+                self.servers += pool.map(self._start, buses)
             self._meet(buses)
-            self._share_slots(masters, SLOTS // 2 if uncovered else SLOTS)
-            self._replicate(masters)
+            slots = SLOTS // 2 if uncovered else SLOTS
+            ends = [slots * number // masters for number in range(masters + 1)]
+            for server, first, end in zip(self.servers, ends, ends[1:], strict=False):
+                self.command(server, "ADDSLOTSRANGE", first, end - 1)
+            for number, server in enumerate(self.servers[masters:]):
+                self.command(server, "REPLICATE", self.id_of(self.servers[number % masters]))
             if not uncovered:
                 self.wait_until_in_order()
         except BaseException:
             self.close()
             raise
 
-    # Made of nodes
+    def _start(self, bus: int) -> RedisServer:
+        return self._node("--cluster-port", str(bus))
 
     def _meet(self, buses: list[int]) -> None:
         for number, server in enumerate(self.servers):
-            with server.client() as client:
-                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-                for other, bus in zip(self.servers[:number], buses, strict=False):
-                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port, bus)
+            self.command(server, "SET-CONFIG-EPOCH", number + 1)
+            for other, bus in zip(self.servers[:number], buses, strict=False):
+                self.command(server, "MEET", "127.0.0.1", other.port, bus)
+        self._wait_until_known()
+
+    def _wait_until_known(self) -> None:
+        known = len(self.servers)
         wait_until(
-            lambda: all(self.told(server, "known_nodes") == len(buses) for server in self.servers),
+            lambda: all(self.told(server, "known_nodes") == known for server in self.servers),
             20,
             "the nodes know each other",
         )
-
-    def _share_slots(self, masters: int, slots: int) -> None:
-        ends = [slots * number // masters for number in range(masters + 1)]
-        for server, first, end in zip(self.servers, ends, ends[1:], strict=False):
-            with server.client() as client:
-                client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
-
-    def _replicate(self, masters: int) -> None:
-        for number, server in enumerate(self.servers[masters:]):
-            self.command(server, "REPLICATE", self.id_of(self.servers[number % masters]))
 
     def wait_until_in_order(self, seconds: float = 30) -> None:
         """Wait until all nodes that run agree on the map, and all replicas are in step."""
@@ -144,13 +138,20 @@ class Cluster:
     def id_of(self, server: RedisServer) -> str:
         return str(self.command(server, "MYID"), "ascii")
 
-    def master_of(self, key: str | int) -> RedisServer:
-        """The master of a key, or of a slot, as the first node that runs says."""
-        slot = key if isinstance(key, int) else key_slot(key.encode())
+    def _map(self) -> dict[tuple[int, int], RedisServer]:
+        """(first hash slot, last one) -> their master, as the first node that runs says."""
         asked = next(server for server in self.servers if server.running)
         with asked.client() as client:
-            port = next(port for (a, b), port in masters(client).items() if a <= slot <= b)
-        return self._at(port)
+            return {slots: self._at(port) for slots, port in sorted(masters(client).items())}
+
+    def master_of(self, key: str | int) -> RedisServer:
+        """The master of a key, or of a slot."""
+        slot = key if isinstance(key, int) else key_slot(key.encode())
+        return next(node for (first, last), node in self._map().items() if first <= slot <= last)
+
+    def masters(self) -> list[RedisServer]:
+        """Those that serve slots, in the order of these."""
+        return list(dict.fromkeys(self._map().values()))
 
     def replica_of(self, master: RedisServer) -> RedisServer:
         """Its first replica."""
@@ -160,17 +161,11 @@ class Cluster:
     def _at(self, port: int) -> RedisServer:
         return next(server for server in self.servers if server.port == port)
 
-    def masters(self) -> list[RedisServer]:
-        """Those that serve slots, in the order of these."""
-        asked = next(server for server in self.servers if server.running)
-        with asked.client() as client:
-            ports = [port for _, port in sorted(masters(client).items())]
-        return [self._at(port) for port in dict.fromkeys(ports)]
-
     def flush(self) -> None:
-        for server in self.masters():
+        for server in self.servers:
             with server.client() as client:
-                client.flushall()
+                if client.info("replication")["role"] == "master":
+                    client.flushall()
 
     # Changed
 
@@ -221,21 +216,10 @@ class Cluster:
     def add_master(self) -> RedisServer:
         """One more, without slots; -> when all others know it."""
         bus = free_port()
-        added = RedisServer(
-            self._binary,
-            *self._options,
-            *("--cluster-port", str(bus)),
-            password=self._password,
-            aof=self._aof,
-        )
+        added = self._start(bus)
         self.command(self.servers[0], "MEET", "127.0.0.1", added.port, bus)
         self.servers.append(added)
-        known = len(self.servers)
-        wait_until(
-            lambda: all(self.told(server, "known_nodes") == known for server in self.servers),
-            20,
-            "the nodes know each other",
-        )
+        self._wait_until_known()
         wait_until(lambda: self.told(added, "state") == "ok", 20, "the new node is in order")
         return added
 

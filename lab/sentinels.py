@@ -66,8 +66,7 @@ class Sentinels:
         aof: bool = False,
         fronts: bool = False,
     ) -> None:
-        self._stack = ExitStack()
-        try:
+        with ExitStack() as stack:
             self._password, self._sentinel_password = password, sentinel_password
             self.servers: list[RedisServer] = []
             self.front: Proxy | None = None
@@ -76,11 +75,45 @@ class Sentinels:
             if min_replicas:
                 given += ["--min-replicas-to-write", str(min_replicas)]
                 given += ["--min-replicas-max-lag", "2"]
-            self._start_servers(binary, given, aof=aof, fronts=fronts)
-            self.sentinels = self._start_sentinels(binary, down_after, fronts=fronts)
-        except BaseException:
-            self._stack.close()
-            raise
+
+            def start(*more: str) -> RedisServer:
+                server = RedisServer(binary, *given, *more, password=password, aof=aof)
+                self.servers.append(stack.enter_context(server))
+                return server
+
+            primary = start()
+            self._port = primary.port
+            origin = []
+            if fronts:
+                self.front = stack.enter_context(Proxy(primary.port))
+                self._port = self.front.port
+                with primary.client() as client:
+                    client.config_set("replica-announce-port", self._port)
+                origin = ["--bind-source-addr", MAJORITY_SIDE]
+            for _ in range(2):
+                start("--replicaof", "127.0.0.1", str(self._port), *origin)
+            for replica in self.servers[1:]:
+                wait_until(functools.partial(in_step, replica), 20, "the replicas are in step")
+            ports = [free_port() for _ in range(3)]
+            if fronts:
+                self.ways = [stack.enter_context(Proxy(port)) for port in ports]
+            known = {
+                port: secrets.token_hex(20) for port in [way.port for way in self.ways] or ports
+            }
+            self.sentinels = [
+                stack.enter_context(
+                    Sentinel(
+                        binary,
+                        self._config(known, announced, down_after),
+                        port=port,
+                        password=sentinel_password,
+                    )
+                )
+                for port, announced in zip(ports, known, strict=True)
+            ]
+            for sentinel in self.sentinels:
+                wait_until(functools.partial(sees_all, sentinel), 20, "the Sentinels see all")
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -91,62 +124,28 @@ class Sentinels:
     def close(self) -> None:
         self._stack.close()
 
-    def _start_servers(self, binary: Path, given: list[str], *, aof: bool, fronts: bool) -> None:
-        def start(*more: str) -> RedisServer:
-            server = RedisServer(binary, *given, *more, password=self._password, aof=aof)
-            self._stack.callback(server.close)
-            self.servers.append(server)
-            return server
-
-        primary = start()
-        self._port = primary.port
-        origin = []
-        if fronts:
-            self.front = self._stack.enter_context(Proxy(primary.port))
-            self._port = self.front.port
-            with primary.client() as client:
-                client.config_set("replica-announce-port", self._port)
-            origin = ["--bind-source-addr", MAJORITY_SIDE]
-        for _ in range(2):
-            start("--replicaof", "127.0.0.1", str(self._port), *origin)
+    def _config(self, known: dict[int, str], own: int, down_after: float) -> str:
+        """Of the Sentinel that the others know by the port ``own``. ``known``: ids of all by their
+        ports; they are told, because to find each other takes some seconds."""
+        lines = [
+            f"myid {known[own]}",
+            f"monitor {SERVICE} 127.0.0.1 {self._port} 2",
+            f"down-after-milliseconds {SERVICE} {int(down_after * 1000)}",
+            f"failover-timeout {SERVICE} 6000",
+        ]
+        if self._password:
+            lines.append(f"auth-pass {SERVICE} {self._password}")
+        if self._sentinel_password:
+            lines.append(f"sentinel-pass {self._sentinel_password}")
         for replica in self.servers[1:]:
-            wait_until(functools.partial(in_step, replica), 20, "the replicas are in step")
-
-    def _start_sentinels(self, binary: Path, down_after: float, *, fronts: bool) -> list[Sentinel]:
-        ports = [free_port() for _ in range(3)]
-        if fronts:
-            self.ways = [self._stack.enter_context(Proxy(port)) for port in ports]
-        announced = [way.port for way in self.ways] or ports
-        known = [(port, secrets.token_hex(20)) for port in announced]
-        started = []
-        for own_port, (port, myid) in zip(ports, known, strict=True):
-            lines = [f"sentinel myid {myid}"]
-            lines.append(f"sentinel monitor {SERVICE} 127.0.0.1 {self._port} 2")
-            lines.append(f"sentinel down-after-milliseconds {SERVICE} {int(down_after * 1000)}")
-            lines.append(f"sentinel failover-timeout {SERVICE} 6000")
-            if self._password:
-                lines.append(f"sentinel auth-pass {SERVICE} {self._password}")
-            if self._sentinel_password:
-                lines.append(f"sentinel sentinel-pass {self._sentinel_password}")
-            # Told, because to find each other takes some seconds.
-            for replica in self.servers[1:]:
-                lines.append(f"sentinel known-replica {SERVICE} 127.0.0.1 {replica.port}")
-            for other, id_of_other in known:
-                if other != port:
-                    lines.append(
-                        f"sentinel known-sentinel {SERVICE} 127.0.0.1 {other} {id_of_other}"
-                    )
-            if fronts:
-                lines.append(f"bind-source-addr {MAJORITY_SIDE}")
-                lines.append("sentinel announce-ip 127.0.0.1")
-                lines.append(f"sentinel announce-port {port}")
-            config = "\n".join([*lines, ""])
-            sentinel = Sentinel(binary, config, port=own_port, password=self._sentinel_password)
-            self._stack.callback(sentinel.close)
-            started.append(sentinel)
-        for sentinel in started:
-            wait_until(functools.partial(sees_all, sentinel), 20, "the Sentinels see all")
-        return started
+            lines.append(f"known-replica {SERVICE} 127.0.0.1 {replica.port}")
+        for port, myid in known.items():
+            if port != own:
+                lines.append(f"known-sentinel {SERVICE} 127.0.0.1 {port} {myid}")
+        if self.ways:
+            lines += ["announce-ip 127.0.0.1", f"announce-port {own}"]
+        text = "".join(f"sentinel {line}\n" for line in lines)
+        return text + (f"bind-source-addr {MAJORITY_SIDE}\n" if self.ways else "")
 
     def url(self, *, by_ways: bool = False) -> str:
         """REDISQ_URL; the Sentinels by their own ports, or by those of the proxies."""
@@ -164,9 +163,7 @@ class Sentinels:
 
     def primary(self, sentinel: Sentinel | None = None) -> RedisServer:
         """The server that a Sentinel names now."""
-        return self._at(self.named(sentinel))
-
-    def _at(self, port: int) -> RedisServer:
+        port = self.named(sentinel)
         if self.front is not None and port == self.front.port:
             return self.servers[0]
         return next(server for server in self.servers if server.port == port)
@@ -190,24 +187,20 @@ class Sentinels:
     def wait_for_another(self, than: RedisServer, seconds: float = 30) -> RedisServer:
         """Wait until all Sentinels that answer name another primary; -> that."""
 
-        found: list[RedisServer] = []
-
-        def another() -> bool:
-            ports = set()
+        def another() -> RedisServer | None:
+            found = set()
             for sentinel in self.sentinels:
                 with contextlib.suppress(redis.RedisError):
-                    ports.add(self.named(sentinel))
-            found[:] = map(self._at, ports)
-            return len(found) == 1 and found[0] is not than
+                    found.add(self.primary(sentinel))
+            return found.pop() if len(found) == 1 and than not in found else None
 
-        wait_until(another, seconds, "all Sentinels name another primary")
-        return found[0]
+        primary: RedisServer = wait_until(another, seconds, "all Sentinels name another primary")
+        return primary
 
 
 def in_step(replica: RedisServer) -> bool:
     with replica.client() as client:
-        told = client.info("replication")
-    return bool(told.get("master_link_status") == "up")
+        return bool(client.info("replication").get("master_link_status") == "up")
 
 
 def sees_all(sentinel: Sentinel) -> bool:

@@ -15,12 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 
 from lab import session
 from scrapy_redisq.server.embedded.binaries import bloom_module, packaged
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def free_port() -> int:
@@ -188,7 +191,7 @@ class RedisServer:
         """Its answers may take a minute: of a busy machine they do take seconds."""
         return redis.Redis.from_url(self.url, **{"socket_timeout": 60, **options})
 
-    def __enter__(self) -> RedisServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

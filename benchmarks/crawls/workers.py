@@ -18,16 +18,10 @@ from typing import Any
 
 from benchmarks.crawls import peers
 from lab.cluster import Cluster
-from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq import Frontier
 
 SPIDERS = Path(__file__).parent / "spiders"
-
-
-forked = False
-"""Whether workers are forked from a process that has imported Scrapy: for the tests, which want to
-see that a benchmark runs, and soon."""
 
 
 class DidNotRun(Exception):
@@ -89,16 +83,14 @@ class Worker:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("SCRAPY_")
         }
-        self._log.touch()
-        self.process: Forked | subprocess.Popen[bytes]
-        if forked and not variant.peer:
-            self.process = fork("scrapy", command, folder, self._log, environment)
-            return
         python = str(peers.python()) if variant.peer else sys.executable
-        command = [python, "-m", "scrapy", *command]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment
+                [python, "-m", "scrapy", *command],
+                cwd=folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
             )
 
     @property

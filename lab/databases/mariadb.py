@@ -11,11 +11,14 @@ import psutil
 from lab.databases.database import PASSWORD, DatabaseServer
 
 
+def of_system(name: str) -> str | None:
+    """The path of a program that may be for administrators alone."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+
+
 def mariadb_binaries() -> tuple[str, str] | None:
     """The paths of mariadbd and mariadb-install-db."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
-    server = shutil.which("mariadbd", path=path)
-    install = shutil.which("mariadb-install-db", path=path)
+    server, install = of_system("mariadbd"), of_system("mariadb-install-db")
     return (server, install) if server and install else None
 
 
@@ -31,14 +34,17 @@ class MariaServer(DatabaseServer):
         binaries = mariadb_binaries()
         assert binaries is not None, "mariadb-server is not installed"
         self._server, install = binaries
-        user = psutil.Process().username()
-        self._common = [f"--user={user}", f"--datadir={self.folder / 'data'}"]
-        # Several servers that start at once delete each other's temporary tables in /tmp.
-        self._common += [f"--tmpdir={self.folder}"]
-        self._common += ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=16M"]
-        command = [install, "--no-defaults", *self._common, "--skip-test-db"]
-        command += ["--auth-root-authentication-method=normal"]
-        self._once(command)
+        self._common = [
+            "--no-defaults",
+            f"--user={psutil.Process().username()}",
+            f"--datadir={self.folder / 'data'}",
+            # Several servers that start at once delete each other's temporary tables in /tmp.
+            f"--tmpdir={self.folder}",
+            "--innodb-log-file-size=16M",
+            "--innodb-buffer-pool-size=16M",
+        ]
+        normal = "--auth-root-authentication-method=normal"
+        self._once([install, *self._common, "--skip-test-db", normal])
         (self.folder / "init.sql").write_text(
             f"CREATE USER IF NOT EXISTS {self.user}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n"
             f"GRANT ALL ON *.* TO {self.user}@'127.0.0.1';\n"
@@ -51,7 +57,7 @@ class MariaServer(DatabaseServer):
 
     def _command(self) -> list[str]:
         return [
-            *(self._server, "--no-defaults", *self._common),
+            *(self._server, *self._common),
             *("--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve"),
             *(f"--socket={self.folder / 'sock'}", f"--pid-file={self.folder / 'pid'}"),
             *(f"--init-file={self.folder / 'init.sql'}", "--skip-log-bin"),

