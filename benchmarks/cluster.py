@@ -104,7 +104,7 @@ class Rig:
         wall time. Raises `DidNotRun`.
         """
         self.nodes.flush()
-        site.forget()
+        site.hits.clear()
         resting, began = self.used(), time.monotonic()
         time.sleep(REST)
         before, started = self.used(), time.monotonic()
@@ -116,7 +116,7 @@ class Rig:
             max(LEAST, now["cpu"] - then["cpu"] - as_long * (then["cpu"] - rest["cpu"]))
             for now, then, rest in zip(after, before, resting, strict=True)
         ]
-        hits = site.hits()
+        hits = site.hits
         pages = report["pages"]
         if pages != site.pages:
             raise DidNotRun(f"{pages} of {site.pages} pages were fetched")

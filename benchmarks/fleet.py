@@ -28,7 +28,7 @@ def crawl(server: RedisServer, site: Pages, workers: int) -> Figures:
 
     Pages per second from the first request to the last one, as the site saw them.
     """
-    site.forget()
+    site.hits.clear()
     with Fleet(server, workers, site.start_url) as fleet, server.client() as client:
         client.config_resetstat()
         cpu = cpu_of(client.info("cpu"))
@@ -36,7 +36,7 @@ def crawl(server: RedisServer, site: Pages, workers: int) -> Figures:
         reports = fleet.reports()
         scripts = client.info("commandstats")["cmdstat_evalsha"]
         cpu = cpu_of(client.info("cpu")) - cpu
-    hits = site.hits()
+    hits = site.hits
     seconds = hits[-1].at - hits[0].at
     pages = len(hits)
     fetched = len({hit.path for hit in hits})

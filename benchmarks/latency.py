@@ -27,14 +27,14 @@ def push_to_download(server: RedisServer | Cluster, samples: int, workers: int) 
         Pages(1, links=0) as site,
         Fleet(server, workers, site.start_url, settings=settings, waiting=False) as fleet,
     ):
-        wait_until(site.hits, 60, f"the first page: {fleet.workers[0].log}")
+        wait_until(lambda: site.hits, 60, f"the first page: {fleet.workers[0].log}")
         for number in range(samples):
-            site.forget()
+            site.hits.clear()
             # Long enough for the workers to ask rarely, at any moment of their pause.
             time.sleep(1.0 + random.random())
             pushed_at = time.monotonic()
             fleet.frontier.push([f"{site.start_url}?sample={number}"])
-            times.append(wait_until(site.hits, 10, "the download")[0].at - pushed_at)
+            times.append(wait_until(lambda: site.hits, 10, "the download")[0].at - pushed_at)
     return times
 
 
@@ -45,12 +45,12 @@ def last_page_to_end(
     times = []
     with Pages(pages, links=20, delay=0.02, hosts=hosts) as site:
         for _ in range(samples):
-            site.forget()
+            site.hits.clear()
             with Fleet(server, workers, site.start_url, hosts=site.hosts) as fleet:
                 fleet.begin()
                 fleet.reports(60)
                 ended = time.monotonic()
-            times.append(ended - site.hits()[-1].at)
+            times.append(ended - site.hits[-1].at)
     return times
 
 

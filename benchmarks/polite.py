@@ -162,7 +162,7 @@ def run(*, quick: bool) -> Result:
         "these), each at five paces; times are those of a longer crawl made shorter. With kills, "
         f"a worker is killed every {kill_every:g} s and another one started; "
         f"REDISQ_LEASE_TTL is {LEASE_TTL} s.",
-        "Counted by the site's log, which is a process of its own. A request is over the rate if "
+        "Counted by the log of the site, which runs first. A request is over the rate if "
         "any window that ends with it holds more than burst + rate x its length.",
         f"Tolerance: {1000 * CLOSE:g} ms and {CLOSE_SHARE:.0%} of the delay. A request gets from "
         "its worker to the log in "

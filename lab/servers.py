@@ -84,13 +84,6 @@ def any_server(kind: str = "") -> Path:
     return binaries().get(kind) or next(iter(binaries().values()))
 
 
-def _copy_data(source: Path, target: Path) -> None:
-    for file in [*source.glob("*.rdb"), *source.glob("*.aof"), *source.glob("appendonlydir/*")]:
-        copy = target / file.relative_to(source)
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, copy)
-
-
 def log_in(folder: Path) -> Path:
     """The append-only file in a server's folder that grows, when it is not just written anew; Redis
     7 keeps it in a folder of its own, beside a base file."""
@@ -121,11 +114,7 @@ def watcher(pid: int, folder: Path, signal_name: str = "KILL") -> subprocess.Pop
 
 
 class RedisServer:
-    """One redis-server process. Stop, kill and restart keep its folder and so its data.
-
-    With ``data`` it begins with a copy of the files of another server's folder; ``cut`` is one of
-    them and the number of bytes that are left of it.
-    """
+    """One redis-server process. Stop, kill and restart keep its folder and so its data."""
 
     def __init__(
         self,
@@ -134,15 +123,9 @@ class RedisServer:
         bloom: bool = False,
         aof: bool = False,
         password: str = "",
-        data: Path | None = None,
-        cut: tuple[Path, int] | None = None,
     ) -> None:
         self.binary = binary
         self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
-        if data is not None:
-            _copy_data(data, self.folder)
-        if cut is not None:
-            os.truncate(self.folder / cut[0], cut[1])
         self._password = password
         self.unix_url = f"unix://{self.folder / 'redis.sock'}"
         self._command = [str(binary), "--bind", "127.0.0.1"]

@@ -49,6 +49,11 @@ class Hit:
     status: int = 0
 
 
+def address(host: int) -> str:
+    """The IP address of a host, which is its slot, too."""
+    return f"127.0.0.{host + 1}"
+
+
 class Site(InThread):
     """An HTTP/1.1 server on 127.0.0.1 to 127.0.0.``hosts``; a context manager. ``port`` 0 takes a
     free one."""
@@ -59,7 +64,7 @@ class Site(InThread):
         super().__init__()
         self.page = page
         self.port = port
-        self._more_hosts = [f"127.0.0.{n}" for n in range(2, hosts + 1)]
+        self._addresses = [address(host) for host in range(hosts)]
         self.hits: list[Hit] = []
 
     @property
@@ -68,7 +73,7 @@ class Site(InThread):
 
     def urls(self, hosts: int) -> str:
         """The URLs of its first hosts, as the spider ``hosts`` takes them."""
-        return " ".join(f"http://127.0.0.{n}:{self.port}" for n in range(1, hosts + 1))
+        return " ".join(f"http://{address(host)}:{self.port}" for host in range(hosts))
 
     def answer(self, hit: Hit) -> Answer | str | None:
         """For sites that look at more than the path."""
@@ -94,11 +99,11 @@ class Site(InThread):
 
     async def listen(self) -> list[asyncio.Server]:
         while True:
-            servers = [await asyncio.start_server(self.accepted, "127.0.0.1", self.port)]
-            port = servers[0].sockets[0].getsockname()[1]
+            port, servers = self.port, []
             try:
-                for host in self._more_hosts:
+                for host in self._addresses:
                     servers.append(await asyncio.start_server(self.accepted, host, port))
+                    port = servers[0].sockets[0].getsockname()[1]
             except OSError as error:
                 for server in servers:
                     server.close()

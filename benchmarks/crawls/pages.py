@@ -1,4 +1,4 @@
-"""The sites that are crawled, each in a process of its own that is never the bottleneck."""
+"""The sites that are crawled; what stands beside them in this process only waits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import posixpath
 import random
 import re
 from collections import deque
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from lab.process_site import ProcessSite, address
-from lab.site import Answer, Site
+from lab.site import Answer, Site, address
 
 INDEX = "/index.html"
 PORT = b":PORT"
@@ -21,7 +19,7 @@ HREF = re.compile(rb"""(<a\b[^>]*?\s)href\s*=\s*(?:"([^"]*)"|'([^']*)')""", re.I
 WORDS = ("crawl", "page", "link", "frontier", "lease", "slot", "queue", "worker", "some", "words")
 
 
-class Pages(ProcessSite):
+class Pages(Site):
     """So many pages with ``links`` each, or the first ones of ``folder``. ``delay``: seconds that
     each answer takes. ``hosts``: on so many hosts in turn, with links from each to all others."""
 
@@ -34,19 +32,16 @@ class Pages(ProcessSite):
         delay: float = 0.0,
         hosts: int = 1,
     ) -> None:
-        bodies = real(folder, pages) if folder else generated(pages, links, hosts)
-        super().__init__(partial(_Answers, bodies, delay, hosts))
-        self.pages = len(bodies)
-        self.start_url = self.url(INDEX)
+        super().__init__(lambda path: None, hosts)
+        self._bodies = real(folder, pages) if folder else generated(pages, links, hosts)
+        self._delay = delay
+        self.pages = len(self._bodies)
         self.hosts = " ".join(map(address, range(hosts)))
         """As the spider takes them."""
-        self.urls = [self.url(path, number % hosts) for number, path in enumerate(bodies)]
 
-
-class _Answers(Site):
-    def __init__(self, bodies: dict[str, bytes], delay: float, hosts: int) -> None:
-        super().__init__(lambda path: None, hosts)
-        self._bodies, self._delay = bodies, delay
+    @property
+    def start_url(self) -> str:
+        return self.url + INDEX
 
     async def listen(self) -> list[asyncio.Server]:
         servers = await super().listen()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -91,16 +93,13 @@ def drain(rig: Rig, places: list[int]) -> list[str]:
     with ExitStack() as stack:
         servers, settings, before = [], [], []
         for place in places:
-            servers.append(
-                RedisServer(
-                    rig.server.binary,
-                    password=PASSWORD,
-                    aof=True,
-                    data=rig.server.folder,
-                    cut=(log, place),
-                )
-            )
-            stack.callback(servers[-1].close)
+            server = RedisServer(rig.server.binary, password=PASSWORD, aof=True)
+            servers.append(stack.enter_context(server))
+            server.kill()
+            others = shutil.ignore_patterns("log", "*.sock")
+            shutil.copytree(rig.server.folder, server.folder, ignore=others, dirs_exist_ok=True)
+            os.truncate(server.folder / log, place)
+            server.start()
             sink = rig.make_sink(rig.folder / f"sink-{place}.sqlite")
             given = {**rig.settings, "REDISQ_URL": servers[-1].url, "SINK": sink}
             # Several crawls begin in one process: the first ones stand still for a while.
