@@ -29,7 +29,6 @@ class Cluster:
 
     ``servers`` are the masters that it began with, then the replicas: of all masters the first one,
     and so on. ``node_timeout``: seconds without an answer after which a node is taken for dead.
-    ``uncovered``: half of the slots are nobody's, so that the cluster is not in order.
     """
 
     def __init__(
@@ -41,7 +40,6 @@ class Cluster:
         node_timeout: float = 1.0,
         password: str = "",
         aof: bool = False,
-        uncovered: bool = False,
     ) -> None:
         self._password = password
         options = ("--repl-diskless-sync-delay", "0", *options)
@@ -54,14 +52,12 @@ class Cluster:
             with ThreadPoolExecutor(len(buses)) as pool:
                 self.servers += pool.map(self._start, buses)
             self._meet(buses)
-            slots = SLOTS // 2 if uncovered else SLOTS
-            ends = [slots * number // masters for number in range(masters + 1)]
+            ends = [SLOTS * number // masters for number in range(masters + 1)]
             for server, first, end in zip(self.servers, ends, ends[1:], strict=False):
                 self.command(server, "ADDSLOTSRANGE", first, end - 1)
             for number, server in enumerate(self.servers[masters:]):
                 self.command(server, "REPLICATE", self.id_of(self.servers[number % masters]))
-            if not uncovered:
-                self.wait_until_in_order()
+            self.wait_until_in_order()
         except BaseException:
             self.close()
             raise
@@ -84,10 +80,10 @@ class Cluster:
             "the nodes know each other",
         )
 
-    def wait_until_in_order(self, seconds: float = 30) -> None:
+    def wait_until_in_order(self) -> None:
         """Wait until all nodes that run agree on the map, and all replicas are in step."""
         running = [server for server in self.servers if server.running]
-        wait_until(lambda: self._in_order(running), seconds, "the cluster is in order")
+        wait_until(lambda: self._in_order(running), 30, "the cluster is in order")
 
     def _in_order(self, running: list[RedisServer]) -> bool:
         maps = set()
@@ -176,12 +172,12 @@ class Cluster:
         self.wait_for_master(replica)
         return replica
 
-    def wait_for_master(self, server: RedisServer, seconds: float = 30) -> None:
+    def wait_for_master(self, server: RedisServer) -> None:
         def is_master() -> bool:
             with server.client() as client:
                 return bool(client.info("replication")["role"] == "master")
 
-        wait_until(is_master, seconds, "the replica is the master")
+        wait_until(is_master, 30, "the replica is the master")
 
     def begin_to_move(self, slot: int, target: RedisServer) -> RedisServer:
         """From here on new keys of the slot go to the target; -> where it is moved from."""

@@ -25,7 +25,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from lab import session
 
 ROOT = Path(__file__).parent.parent
 _asking = threading.Lock()
+_turns = itertools.cycle(["first", "second"])
+"""Of launchers: workers of one fleet have different hash seeds, as fresh processes would."""
 _started: list[subprocess.Popen[bytes]] = []
 
 
@@ -95,36 +97,19 @@ def fork(
     }
     nothing = os.open(os.devnull, os.O_RDONLY)
     told = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY, 0o666)
+    ours, theirs = socket.socketpair()
     try:
-        return ask(next(_launchers()), [nothing, told, told], job)
+        with theirs, _asking:
+            streams = [theirs.fileno(), nothing, told, told]
+            socket.send_fds(_connect(next(_turns)), [b"."], streams)
     finally:
         os.close(nothing)
         os.close(told)
-
-
-def ask(launcher: socket.socket, streams: Sequence[int], job: Mapping[str, Any]) -> Forked:
-    """Have a process forked for this job, with these descriptors as its three streams."""
-    ours, theirs = socket.socketpair()
-    with theirs, _asking:
-        socket.send_fds(launcher, [b"."], [theirs.fileno(), *streams])
     ours.sendall(json.dumps(job).encode() + b"\n")
     return Forked(ours)
 
 
 @cache
-def _launchers() -> Iterator[socket.socket]:
-    """Two in turn: workers of one fleet have different hash seeds, as fresh processes would."""
-
-    def in_turn() -> Iterator[socket.socket]:
-        first = _connect("first")
-        yield first
-        second = _connect("second")
-        yield second
-        yield from itertools.cycle([first, second])
-
-    return in_turn()
-
-
 def _connect(name: str) -> socket.socket:
     """A connection to a launcher, which is started by the first process that wants one, and ends
     with the last one."""

@@ -184,7 +184,7 @@ class Sentinels:
 
         wait_until(begun, 30, "a replica can be promoted")
 
-    def wait_for_another(self, than: RedisServer, seconds: float = 30) -> RedisServer:
+    def wait_for_another(self, than: RedisServer) -> RedisServer:
         """Wait until all Sentinels that answer name another primary; -> that."""
 
         def another() -> RedisServer | None:
@@ -194,7 +194,7 @@ class Sentinels:
                     found.add(self.primary(sentinel))
             return found.pop() if len(found) == 1 and than not in found else None
 
-        primary: RedisServer = wait_until(another, seconds, "all Sentinels name another primary")
+        primary: RedisServer = wait_until(another, 30, "all Sentinels name another primary")
         return primary
 
 

@@ -118,7 +118,7 @@ class PostgresServer(DatabaseServer):
 class PgBouncer:
     """PgBouncer in front of a PostgreSQL: each transaction may be another session's."""
 
-    def __init__(self, server: PostgresServer, *, sessions: int = 2) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         binary = pgbouncer_binary()
         assert binary is not None, "pgbouncer is not installed"
         self._server = server
@@ -133,7 +133,7 @@ class PgBouncer:
             "auth_type": "scram-sha-256",
             "auth_file": users,
             "pool_mode": "transaction",
-            "default_pool_size": sessions,
+            "default_pool_size": 2,
         }
         lines = [f"{name} = {value}" for name, value in settings.items()]
         (self.folder / "ini").write_text(
