@@ -37,30 +37,6 @@ REST = b"x" * 96
 """Of an entry of 105 bytes; the others are its number. Were they alike, Lua would make one string
 for all of them, and only one for each slot of what it leases."""
 
-# Test code, not the protocol: writes what pushing so many requests would have left behind, without
-# sending them. ARGV: rest of the entries, first number, first slot, one past the last slot, entries
-# for each of them, us since 1970 at which the first is due.
-_FILL = """
-local prefix = string.sub(KEYS[1], 1, -5)
-local rest, number, each = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5])
-local first, last = tonumber(ARGV[3]), tonumber(ARGV[4])
-for slot = first, last - 1 do
-  local left = each
-  while left > 0 do
-    local entries = {}
-    for i = 1, math.min(200, left) do
-      entries[i] = string.format('\\0%09d', number) .. rest
-      number = number + 1
-    end
-    redis.call('RPUSH', prefix .. 'queue:shop' .. slot .. ':0', unpack(entries))
-    left = left - #entries
-  end
-  redis.call('ZADD', prefix .. 'levels:shop' .. slot, 0, '0')
-  redis.call('ZADD', prefix .. 'ready', tonumber(ARGV[6]) + slot, 'shop' .. slot)
-end
-redis.call('HINCRBY', prefix .. 'counts', 'created', (last - first) * each)
-"""
-
 
 @dataclass(frozen=True)
 class Shape:
@@ -100,17 +76,23 @@ class Crowd:
         self.server.close()
 
     def _fill(self) -> None:
-        slots = self.shape.slots
-        each = self.shape.queued // slots
+        """What pushing so many requests would have left behind, without the pushes."""
+        each = self.shape.queued // self.shape.slots
         due = (self.client.time()[0] + PARKED) * 1_000_000 if self.shape.parked else 0
-        fill = self.client.register_script(_FILL)
-        at_once = max(1, 100_000 // max(1, each))
-        for first in range(0, slots, at_once):
-            last = min(first + at_once, slots)
-            for done in range(0, each, 200_000):
-                part = min(200_000, each - done)
-                fill([meta_key(NAME, 0)], [REST, self._number, first, last, part, due])
-                self._number += part * (last - first)
+        prefix = meta_key(NAME, 0).removesuffix("meta")
+        with self.client.pipeline(transaction=False) as pipeline:
+            for slot in range(self.shape.slots):
+                for first in range(0, each, 1000):
+                    numbers = range(self._number, self._number + min(1000, each - first))
+                    entries = [b"\0%09d" % number + REST for number in numbers]
+                    pipeline.rpush(f"{prefix}queue:shop{slot}:0", *entries)
+                    self._number = numbers.stop
+                pipeline.zadd(f"{prefix}levels:shop{slot}", {"0": 0})
+                pipeline.zadd(f"{prefix}ready", {f"shop{slot}": due + slot})
+                if len(pipeline) > 100:
+                    pipeline.execute()
+            pipeline.hincrby(f"{prefix}counts", "created", self.shape.slots * each)
+            pipeline.execute()
 
     def _exchange(self, size: int) -> None:
         for _ in range(size):

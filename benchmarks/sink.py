@@ -13,9 +13,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import sqlalchemy
-from sqlalchemy.dialects import mysql
-
 from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
 from benchmarks.crawls import workers
 from benchmarks.crawls.pages import Pages
@@ -47,22 +44,12 @@ PIPELINES = {
 }
 TABLES = {"products.Product": {"table": "product", "key": ["url"]}}
 
-METADATA = sqlalchemy.MetaData()
-URL = sqlalchemy.Text().with_variant(mysql.VARCHAR(768, collation="utf8mb4_nopad_bin"), "mysql")
-TIME = sqlalchemy.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
-TABLE = sqlalchemy.Table(
-    "product",
-    METADATA,
-    sqlalchemy.Column("url", URL, primary_key=True),
-    sqlalchemy.Column("title", sqlalchemy.Text),
-    sqlalchemy.Column("description", sqlalchemy.Text),
-    sqlalchemy.Column("price", sqlalchemy.Double),
-    sqlalchemy.Column("stock", sqlalchemy.BigInteger),
-    sqlalchemy.Column("available", sqlalchemy.Boolean),
-    sqlalchemy.Column("brand", sqlalchemy.Text),
-    sqlalchemy.Column("crawled_at", TIME),
-)
-"""All contestants write into it."""
+TYPES = {
+    "sqlite": ("TEXT", "DATETIME"),
+    "postgres": ("TEXT", "TIMESTAMPTZ"),
+    "mariadb": ("VARCHAR(768) COLLATE utf8mb4_nopad_bin", "DATETIME(6)"),
+}
+"""Of a key and of a time, as DatabasePipeline would make them."""
 
 COLUMNS = ["what", "database", "rows/s", "x usual", "x no pipeline", "sink rows/s"]
 COLUMNS += ["rows/batch", "CPU µs/row", "database CPU µs/row"]
@@ -70,13 +57,16 @@ COLUMNS += ["pages/s", "CPU ms/page"]
 
 
 def empty(database: Database) -> None:
-    """A new database with the table in it; SQLite's in WAL mode."""
+    """A new database with the table in it that all write into; SQLite's in WAL mode."""
     database.fresh()
     if database.kind == "sqlite":
         database.execute("PRAGMA journal_mode = WAL")
-    engine = sqlalchemy.create_engine(database.url, poolclass=sqlalchemy.NullPool)
-    METADATA.create_all(engine)
-    engine.dispose()
+    key, time = TYPES[database.kind]
+    database.execute(
+        f"CREATE TABLE product (url {key} NOT NULL PRIMARY KEY, title TEXT, description TEXT,"
+        " price DOUBLE PRECISION, stock BIGINT, available BOOLEAN, brand TEXT,"
+        f" crawled_at {time})"
+    )
 
 
 def crawl(
