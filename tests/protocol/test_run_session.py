@@ -35,7 +35,7 @@ THREE = replace(EXACT, shards=3)
 class Puppet:
     """A worker that takes what it is told to take, and ends nothing by itself."""
 
-    pages = items = duplicates = completions = 0
+    pages = items = duplicates = 0
 
     def __init__(self, wants: int = 0) -> None:
         self.demanded = Demand(True, wants, wants, {}, most=wants) if wants else NOTHING
@@ -76,16 +76,12 @@ class Puppet:
 
     def stuck(self, seconds: int) -> None: ...
 
-    def forgotten(self, sessions: object) -> None:
-        self.heard.append("forgotten")
-        self.leases.clear()
+    def forgotten(self, sessions: object) -> None: ...
 
-    def rejoined(self) -> None:
-        self.heard.append("rejoined")
+    def rejoined(self) -> None: ...
 
     def completed(self, missing: int) -> None:
         self.is_complete = True
-        self.completions += 1
 
     def lost(self, error: Exception) -> None:
         self.error = error
@@ -105,8 +101,8 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @asynccontextmanager
 async def joined(
-    client: redis.asyncio.Redis,
-    server: ServerHelp | None = None,
+    server: RedisServer | redis.asyncio.Redis,
+    help_: ServerHelp | None = None,
     *,
     name: str = NAME,
     config: FrontierConfig = EXACT,
@@ -114,17 +110,15 @@ async def joined(
     **terms: Any,
 ) -> AsyncIterator[RunSession]:
     """A session that has joined, and is stopped in the end."""
-    async with client:
-        run = RunSession(client, Terms(name, config, ttl, 5, 100, 10_000, **terms), server)
+    if isinstance(server, RedisServer):
+        server = redis.asyncio.Redis.from_url(server.url)
+    async with server as client:
+        run = RunSession(client, Terms(name, config, ttl, 5, 100, 10_000, **terms), help_)
         await run.join()
         try:
             yield run
         finally:  # or what has failed would go on without a client
             await run.stop()
-
-
-def client_of(server: RedisServer) -> redis.asyncio.Redis:
-    return redis.asyncio.Redis.from_url(server.url)
 
 
 def request(run: RunSession, url: str, shard: int | None = None) -> Enqueue:
@@ -141,33 +135,21 @@ def send(run: RunSession, *urls: str, shard: int | None = None) -> None:
 
 
 @in_a_loop
-async def test_a_worker_that_leaves_asks_whether_the_server_counts(
-    redis_server: RedisServer, client: redis.Redis
-) -> None:
-    """Before it believes that the run is lost."""
+async def test_a_worker_that_leaves(redis_server: RedisServer, client: redis.Redis) -> None:
+    """It asks whether the server counts before it believes that the run is lost; and sends all it
+    has, also what is too much for one exchange."""
     meta = meta_key(NAME, 0)
 
     async def the_replica_has_got_it() -> None:
         client.rename("later", meta)
 
     help_ = ServerHelp(confirm_primary=the_replica_has_got_it)
-    async with joined(client_of(redis_server), help_) as run:
-        run.start(Puppet())
-        await run.stop()
-        run.enqueue(request(run, "unsent"))
-        client.rename(meta, "later")
-        assert not await run.leave()
-        assert await run.left_waiting() == 1
-
-
-@in_a_loop
-async def test_a_worker_that_leaves_sends_all_it_has(redis_server: RedisServer) -> None:
-    """Also what is too much for one exchange."""
-    async with joined(client_of(redis_server)) as run:
+    async with joined(redis_server, help_) as run:
         run.start(Puppet())
         await run.stop()
         for n in range(MAX_OPERATIONS + 1):
             run.enqueue(request(run, str(n)))
+        client.rename(meta, "later")
         assert not await run.leave()
         assert await run.left_waiting() == MAX_OPERATIONS + 1
 
@@ -195,7 +177,7 @@ async def test_an_end_by_a_server_that_may_not_count(
 
     puppet = Puppet()
     help_ = ServerHelp(confirm_primary=confirm, primary_vouched=lambda: vouched[0])
-    async with joined(client_of(redis_server), help_, rewind=0.01) as run:
+    async with joined(redis_server, help_, rewind=0.01) as run:
         run.start(puppet)
         (session,) = run.sessions
 
@@ -287,7 +269,7 @@ async def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisSe
     """Together they give as much as one shard would, wherever it is, and never more than the worker
     may have begun or have waiting."""
     puppet = Puppet(60)
-    async with joined(client_of(redis_server), config=THREE) as run:
+    async with joined(redis_server, config=THREE) as run:
         for n in range(300):
             run.enqueue(request(run, f"{n}", 0 if n < 280 else 2))
         run.start(puppet)
@@ -314,8 +296,7 @@ async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
     name = "books6"  # whose shards are called 0, 1 and 2 also on several servers
 
     puppet, config = Puppet(9), replace(THREE, spread=True)
-    client = client_of(redis_server)
-    async with joined(client, name=name, config=config, ttl=14_400.0, rewind=0.3) as run:
+    async with joined(redis_server, name=name, config=config, ttl=14_400.0, rewind=0.3) as run:
         run.start(puppet)
         send(run, "start", shard=0)
         await until(lambda: puppet.leases, "claimed")
@@ -345,7 +326,7 @@ async def test_a_worker_that_rests_asks_ever_more_seldom(
     monkeypatch.setattr(pace, "IDLE_FIRST", 0.01)
     puppet = Puppet()
     puppet.demanded = replace(NOTHING, rests=True)
-    async with joined(client_of(redis_server), ttl=3_600.0) as run:
+    async with joined(redis_server, ttl=3_600.0) as run:
         run.start(puppet)
         await asyncio.sleep(1)
         assert run.exchanges < 20

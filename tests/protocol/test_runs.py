@@ -35,7 +35,7 @@ from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.terms import Terms
 from tests.harness.model import read_shard
-from tests.harness.worker import EXACT, NAME, Worker, expire, key, now, url_of
+from tests.harness.worker import EXACT, NAME, Worker, expire, key, now, reap, url_of
 
 THREE = replace(EXACT, shards=3)
 HOSTS = [next(host for host in map(str, range(99)) if shard_of(host, 3) == n) for n in range(3)]
@@ -56,12 +56,10 @@ def frontier(client: redis.Redis) -> Iterator[Frontier]:
         yield frontier
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """``config`` is of one shard, and of three, but for producers: on one server these have one."""
-    if "config" in metafunc.fixturenames:
-        shards = (1,) if "frontier" in metafunc.fixturenames else (1, 3)
-        configs = [replace(EXACT, shards=number) for number in shards]
-        metafunc.parametrize("config", configs, ids=map(str, shards))
+@pytest.fixture(params=[1, 3])
+def config(request: pytest.FixtureRequest) -> FrontierConfig:
+    """Of one shard, and of three. Producers have one on one server: their tests use `EXACT`."""
+    return replace(EXACT, shards=request.param)
 
 
 def join(client: redis.Redis, config: FrontierConfig, **options: Any) -> Worker:
@@ -208,25 +206,23 @@ class TestNamed:
         assert state(client) == "complete"
         assert named(client, changed, "tuesday").joined.new
 
-    def test_an_unfinished_run(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
+    def test_an_unfinished_run(self, client: redis.Redis, frontier: Frontier) -> None:
         """Its name is that of the first worker that has one; another name is refused."""
-        first = join(client, config)
+        first = join(client, EXACT)
         send(first, "a", "b", "c")
         assert frontier.status()["run_name"] is None
-        second = named(client, config, "monday")
+        second = named(client, EXACT, "monday")
         assert second.joined.run == first.joined.run
         assert frontier.status()["run_name"] == "monday"
         with pytest.raises(RunMismatch, match=r"'monday'.*'tuesday'.*REDISQ_RESUME=False"):
-            named(client, config, "tuesday")
+            named(client, EXACT, "tuesday")
         with pytest.raises(RunMismatch):
-            named(client, config, "tuesday", resume=False)
+            named(client, EXACT, "tuesday", resume=False)
         expire(client, first, second)
         with pytest.raises(RunMismatch):
-            named(client, config, "tuesday")
+            named(client, EXACT, "tuesday")
         shift(client, "began", -5)
-        anew = named(client, config, "tuesday", resume=False)
+        anew = named(client, EXACT, "tuesday", resume=False)
         assert anew.joined.new
         assert anew.joined.name == frontier.status()["run_name"] == "tuesday"
         assert crawl(anew) == []
@@ -236,36 +232,32 @@ class TestNamed:
 
 
 class TestKeepSeen:
-    def test_dead_letters_live_on(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
+    def test_dead_letters_live_on(self, client: redis.Redis, frontier: Frontier) -> None:
         """They are no page that was fetched: the next runs keep them, and can requeue them."""
-        first = join(client, config, terms=KEEP_SEEN)
+        first = join(client, EXACT, terms=KEEP_SEEN)
         send(first, "a", "b", "c")
         crawl(first, dead="a b")
         assert first.leave()
         for new in ("x", "y"):
-            worker = join(client, config, terms=KEEP_SEEN)
+            worker = join(client, EXACT, terms=KEEP_SEEN)
             assert worker.joined.new
             assert send(worker, "a", "b", "c", new) == 1
             crawl(worker)
-            check(client, config)
+            check(client, EXACT)
             status = frontier.status()
             assert (status["dead"], status["done"], status["queued"]) == (2, 1, 0)
             assert len(list(frontier.dead())) == 2
             assert worker.leave()
         assert frontier.requeue() == 2
-        again = join(client, config, terms=KEEP_SEEN)
+        again = join(client, EXACT, terms=KEEP_SEEN)
         assert crawl(again) == ["a", "b"]
-        check(client, config)
+        check(client, EXACT)
         status = frontier.status()
         assert (status["dead"], status["created"]) == (0, status["finished"])
 
-    def test_what_resume_false_forgets_is_not_seen(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
+    def test_what_resume_false_forgets(self, client: redis.Redis, frontier: Frontier) -> None:
         """A filter cannot forget: what was not fetched goes over into the new run."""
-        first = join(client, config, terms=KEEP_SEEN)
+        first = join(client, EXACT, terms=KEEP_SEEN)
         send(first, "a", "b", "c", "d", "e", "f")
         ended = claim(first)[:3]
         for lease in ended:
@@ -276,18 +268,17 @@ class TestKeepSeen:
         first.exchange()
         expire(client, first)  # with leases
         shift(client, "began", -5)
-        anew = join(client, config, terms=RunTerms(resume=False, keep_seen=True))
+        anew = join(client, EXACT, terms=RunTerms(resume=False, keep_seen=True))
         assert anew.joined.new
-        check(client, config)
+        check(client, EXACT)
         assert send(anew, "a", "b", "c", "d", "e", "f") == 0
-        for shard in range(config.shards):
-            execute(client, calls.reap(NAME, shard, anew.joined.run, 5, 100))
-        client.delete(*(key("reaped", shard) for shard in range(config.shards)))
+        reap(client, anew)
+        client.delete(key("reaped"))
         urls = set(crawl(anew))
         while "later" not in urls:
             urls |= set(crawl(anew))
         assert urls == {"a", "b", "c", "d", "e", "f", "later"} - done
-        check(client, config)
+        check(client, EXACT)
         status = frontier.status()
         assert (status["done"], status["dead"]) == (len(urls), len(list(frontier.dead())))
         assert anew.leave()
@@ -296,11 +287,9 @@ class TestKeepSeen:
 
 
 class TestKeepAlive:
-    def test_restarted_while_idle(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
-    ) -> None:
+    def test_restarted_while_idle(self, client: redis.Redis, frontier: Frontier) -> None:
         """Dead letters and the dupefilter stay, whether a worker left or was killed."""
-        workers = [join(client, config, terms=KEEP_ALIVE) for _ in range(2)]
+        workers = [join(client, EXACT, terms=KEEP_ALIVE) for _ in range(2)]
         for worker in workers:
             send(worker, "a", "b", "c")
         crawl(workers[0], dead="a")
@@ -309,7 +298,7 @@ class TestKeepAlive:
         assert not workers[1].leave()
         assert frontier.status()["state"] == "stopped"
         assert push(frontier) == 3
-        again = join(client, config, terms=KEEP_ALIVE)
+        again = join(client, EXACT, terms=KEEP_ALIVE)
         assert not again.joined.new
         assert send(again, "a", "b", "c") == 0
         assert len(list(frontier.dead())) == 1
@@ -345,13 +334,11 @@ class TestEnd:
         assert calls_made == (2 if config.shards == 1 else 5)
 
     @pytest.mark.parametrize("how", ["push", "push by one who joined before", "requeue"])
-    def test_a_push_meanwhile(
-        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier, how: str
-    ) -> None:
+    def test_a_push_meanwhile(self, client: redis.Redis, frontier: Frontier, how: str) -> None:
         """Nothing that was accepted is in a complete run, wherever the push gets in between."""
         for calls_made in range(5):
             client.flushall()
-            worker = join(client, config)
+            worker = join(client, EXACT)
             send(worker, "a", "b", "c")
             crawl(worker, dead="a b c")
             for session in reversed(worker.sessions):
@@ -362,8 +349,8 @@ class TestEnd:
             assert (frontier.requeue() if how == "requeue" else push(frontier, joined)) == 3
             conclusion.go()
             assert state(client) == "open"
-            check(client, config)
-            heir = join(client, config)
+            check(client, EXACT)
+            heir = join(client, EXACT)
             assert not heir.joined.new
             assert len(crawl(heir)) == 3
             assert heir.leave()
@@ -555,14 +542,14 @@ def push(frontier: Frontier, joined: calls.Joined | None = None) -> int:
 @pytest.mark.parametrize("how", ["come back", "stay away"])
 @pytest.mark.parametrize("idle", [True, False])
 def test_workers_that_were_cut_off(
-    client: redis.Redis, frontier: Frontier, config: FrontierConfig, how: str, idle: bool
+    client: redis.Redis, frontier: Frontier, how: str, idle: bool
 ) -> None:
     """After an outage longer than the TTL a worker with REDISQ_RESUME=False may come first: those
     who were in the run have a while to come back before it is forgotten. So have those who have
     nothing left to do, and are kept open all the same (DontCloseSpider), before it is completed: a
     producer waits for them, too."""
     terms = calls.ANY_RUN if idle else ANEW
-    worker = join(client, config, ttl=1.0)
+    worker = join(client, EXACT, ttl=1.0)
     send(worker, "a", "b")
     if idle:
         crawl(worker)
@@ -570,12 +557,12 @@ def test_workers_that_were_cut_off(
     shift(client, "sign", -60)
     for _ in range(2):
         with pytest.raises(calls.MayComeBack):
-            join(client, config, terms=terms, ttl=1.0)
+            join(client, EXACT, terms=terms, ttl=1.0)
     if how == "come back":
         send(worker, "c")
     elif idle:
         assert frontier.push(["http://a/d"]).accepted == 1
     else:
         shift(client, "patient", -0.6)
-    second = join(client, config, terms=terms, ttl=1.0)
+    second = join(client, EXACT, terms=terms, ttl=1.0)
     assert (second.joined.run == worker.joined.run) == (how == "come back")

@@ -110,6 +110,20 @@ def test_nodes_that_name_each_other_do_not_keep_a_command_for_ever() -> None:
     assert len(net.sent) == 5
 
 
+def test_when_all_are_away_those_are_asked_that_the_url_names() -> None:
+    """They may have other addresses by then. What was known stays until somebody answers."""
+    net = Net()
+    net.send()
+    net.away = {A, B, C}
+    with pytest.raises(redis.ConnectionError):
+        net.send()
+    net.now += 1
+    with pytest.raises(redis.ConnectionError):
+        net.send()
+    assert net.looks[1:] == [C, B, A]  # that one has just failed
+    assert net.hash_slots.map.masters == (A, B)
+
+
 def test_a_node_that_sees_the_cluster_out_of_order_is_not_believed() -> None:
     """It may be on the lesser side of a split, and its map the old one."""
     net = Net()
