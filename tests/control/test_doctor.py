@@ -20,8 +20,6 @@ from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights
-from scrapy_redisq.ops.doctor import redis_server as server
-from scrapy_redisq.server.condition import Told
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 
@@ -32,6 +30,12 @@ REDIS = (DOCS / "operate/redis.md").read_text("utf-8")
 def told(lines: Iterable[Line], level: str = "") -> list[str]:
     """What was found, of one level."""
     return [line.what for line in lines if level in ("", line.level.name.lower())]
+
+
+def doctor(redisq: Redisq, *args: str, **settings: Any) -> dict[str, tuple[str, str]]:
+    """What the command finds, each with what it is about, and its level."""
+    lines = json.loads(redisq("doctor", "--json", *args, **settings).out)["lines"]
+    return {line["what"]: (line["about"], line["level"]) for line in lines}
 
 
 def everything(client: redis.Redis) -> dict[bytes, Any]:
@@ -80,15 +84,14 @@ def test_a_bad_server(redisq: Redisq, redis_server: RedisServer) -> None:
         client.config_set("maxmemory", "1mb")
         client.config_set("timeout", 5)
         try:
-            ran = redisq("doctor", "--json", REDISQ_URL=redis_server.url)
+            found = doctor(redisq)
         finally:
             client.config_set("maxmemory", keep["maxmemory"])
             client.config_set("maxmemory-policy", "noeviction")
             client.config_set("timeout", 0)
-    lines = [line for line in json.loads(ran.out)["lines"] if line["level"] == "problem"]
-    assert any("maxmemory-policy is allkeys-lru" in line["what"] for line in lines)
-    assert any("(maxmemory) used" in line["what"] for line in lines)
-    assert ran.code == 1
+    problems = [what for what, (_, level) in found.items() if level == "problem"]
+    assert any("maxmemory-policy is allkeys-lru" in what for what in problems)
+    assert any("(maxmemory) used" in what for what in problems)
 
 
 BUSY = """
@@ -111,33 +114,25 @@ def test_what_holds_a_server_up(redisq: Redisq, each_server: RedisServer) -> Non
         client.config_set("slowlog-log-slower-than", 10_000)
         client.eval(BUSY, 1, "rows")
         client.sort("rows", alpha=True)
-        found = json.loads(redisq("doctor", "--json", REDISQ_URL=each_server.url).out)["lines"]
+        found = doctor(redisq, REDISQ_URL=each_server.url)
         client.config_set("latency-monitor-threshold", 0)
         client.execute_command("LATENCY RESET")
         client.slowlog_reset()
-    what = {line["what"]: line["level"] for line in found}
-    (spike,) = (text for text in what if text.startswith("latency spikes (command"))
-    slow = [text.partition(",")[0] for text in what if text.startswith("slow calls")]
-    assert what[spike] == "warning"
+    (spike,) = (what for what in found if what.startswith("latency spikes (command"))
+    slow = [what.partition(",")[0] for what in found if what.startswith("slow calls")]
+    assert found[spike] == ("Server", "warning")
     assert re.search(r"of up to [\d,]{3,} ms, the last \d+(\.\d)? s ago$", spike)
     # A busy machine makes others slow, too.
     assert {"slow calls: EVAL", "slow calls: SORT"} <= set(slow)
     assert "slow calls: EVALSHA" not in slow
 
 
-def test_a_clock_that_is_off(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_off(redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told by how much, and which way; else that it agrees."""
-
-    def said() -> list[str]:
-        with redis_server.client() as client:
-            terms = {"in_cluster": False, "failovers": False}
-            settings = RedisqSettings.read({})
-            return told(server.examine(Told(client), settings, "here", **terms))
-
-    assert "its clock agrees with that of this machine" in said()
+    assert "its clock agrees with that of this machine" in doctor(redisq)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3_600)
-    assert "its clock is 60 min behind that of this machine" in said()
+    assert "its clock is 60 min behind that of this machine" in doctor(redisq)
 
 
 def test_settings_that_this_server_makes_useless(redisq: Redisq, redis_server: RedisServer) -> None:
@@ -146,8 +141,7 @@ def test_settings_that_this_server_makes_useless(redisq: Redisq, redis_server: R
         ({"REDISQ_MAX_MEMORY": 0.5}, "REDISQ_MAX_MEMORY is 0.5, and there is no maxmemory"),
         ({"REDISQ_WAIT_REPLICAS": 2}, "REDISQ_WAIT_REPLICAS is 2, and 0 are there"),
     ):
-        found = json.loads(redisq("doctor", "--json", **given).out)["lines"]
-        assert text in [line["what"] for line in found if line["level"] == "warning"]
+        assert doctor(redisq, **given)[text][1] == "warning"
     with redis_server.client() as client:
         assert client.dbsize() == 0
 
@@ -170,11 +164,11 @@ def test_keys_of_another_hand(redisq: Redisq, redis_server: RedisServer, key: st
         with Frontier.from_url(redis_server.url, "books") as frontier:
             frontier.push(["https://a.example/"])
         client.set(f"redisq:{{books:0}}:{key}", "x")
-    found = json.loads(redisq("doctor", "books", "--json").out)["lines"]
-    bad = [line for line in found if line["level"] == "problem"]
-    assert {line["about"] for line in bad} == {"Crawl"}
-    assert all(f"redisq:{{books:0}}:{key}" in line["what"] for line in bad)
-    assert {"Server", "Rights", "Settings"} <= {line["about"] for line in found}
+    found = doctor(redisq, "books")
+    bad = {what: about for what, (about, level) in found.items() if level == "problem"}
+    assert set(bad.values()) == {"Crawl"}
+    assert all(f"redisq:{{books:0}}:{key}" in what for what in bad)
+    assert {"Server", "Rights", "Settings"} <= {about for about, _ in found.values()}
 
 
 # Rights
@@ -199,12 +193,9 @@ def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
             client.execute_command("ACL SETUSER", "crawler", *more)
 
         def denied() -> dict[str, str]:
-            lines = json.loads(redisq("doctor", "--json", REDISQ_URL=url).out)["lines"]
-            return {
-                line["what"].removesuffix(" is denied").lower(): line["level"]
-                for line in lines
-                if line["about"] == "Rights" and "is denied" in line["what"]
-            }
+            found = doctor(redisq, REDISQ_URL=url).items()
+            said = " is denied"
+            return {what[: -len(said)].lower(): level for what, (_, level) in found if said in what}
 
         optional = {"memory usage", "config get", "latency latest", "slowlog get"}
         assert denied() == dict.fromkeys(optional, "note")
@@ -228,11 +219,10 @@ def test_a_user_of_other_keys(redisq: Redisq, redis_server: RedisServer) -> None
         rules = ["on", ">x", "~other:*", "&*", "+@all"]
         client.execute_command("ACL", "SETUSER", "stranger", *rules)
         url = redis_server.url.replace("://", "://stranger:x@")
-        lines = json.loads(redisq("doctor", "--json", REDISQ_URL=url).out)["lines"]
+        found = doctor(redisq, REDISQ_URL=url)
         client.execute_command("ACL DELUSER stranger")
-    bad = [line for line in lines if line["about"] == "Rights" and line["level"] == "problem"]
-    assert len(bad) == 1
-    assert "no script on keys redisq:*" in bad[0]["what"]
+    (bad,) = (what for what, of in found.items() if of == ("Rights", "problem"))
+    assert "no script on keys redisq:*" in bad
 
 
 def test_a_cluster(redisq: Redisq, cluster: Cluster) -> None:
@@ -240,8 +230,7 @@ def test_a_cluster(redisq: Redisq, cluster: Cluster) -> None:
     # Other tests move slots of the frontier "books".
     with Frontier.from_url(cluster.url, "shelves") as frontier:
         frontier.push(f"https://a{n}.example/" for n in range(30))
-    ran = redisq("doctor", "shelves", "--json", REDISQ_URL=cluster.url)
-    found = [line["what"] for line in json.loads(ran.out)["lines"]]
+    found = doctor(redisq, "shelves", REDISQ_URL=cluster.url)
     assert "3 shards on 3 of 3 masters, up to 1 on one" in found
     assert any("it has no replica" in what for what in found)
 
