@@ -271,8 +271,8 @@ def autoscale(redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
     """Starts ``scrapy redisq autoscale ARGUMENTS``; -> its process and log."""
     started: list[Forked] = []
 
-    def start(*arguments: str, output: Path | None = None) -> tuple[Forked, Path]:
-        log = output or tmp_path / f"autoscale-{len(started)}.log"
+    def start(*arguments: str) -> tuple[Forked, Path]:
+        log = tmp_path / f"autoscale-{len(started)}.log"
         log.touch()
         options = ["--logs", str(tmp_path), "--max-cpu", "0"]
         words = ["redisq", "autoscale", *at(redis_server), *options, *arguments]
@@ -298,13 +298,6 @@ sys.exit(128 - code if code < 0 else code)
 """A worker as a wrapper starts it, in a tenth of the time."""
 
 
-def crawl_command(server: RedisServer, folder: Path, site: str, *settings: str) -> list[str]:
-    """``scrapy crawl follow`` of that site."""
-    words = [sys.executable, "-c", FORKED, str(folder / "crawls.log"), "crawl", "follow"]
-    words += ["-a", f"site={site}", "-s", f"REDISQ_URL={server.url}"]
-    return [*words, *(word for setting in settings for word in ("-s", setting))]
-
-
 def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> None:
     """It begins with one worker, another is added when there is work for it; one that is killed is
     replaced, in the same run, also where workers would not resume one; it ends with the run, and
@@ -322,9 +315,9 @@ def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> N
         def workers() -> list[int]:
             return [one["pid"] for one in frontier.status()["workers"] if one["alive"]]
 
-        command = crawl_command(
-            redis_server, tmp_path, site.url, "REDISQ_LEASE_TTL=2", "REDISQ_RESUME=False"
-        )
+        command = [sys.executable, "-c", FORKED, str(tmp_path / "crawls.log"), "crawl", "follow"]
+        command += ["-a", f"site={site.url}", *at(redis_server)]
+        command += ["-s", "REDISQ_LEASE_TTL=2", "-s", "REDISQ_RESUME=False"]
         process, log = autoscale("--max", "2", "--", *command)
         wait_until(lambda: len(workers()) == 2, 60, f"two workers, see {log}")
         run = frontier.status()["run"]

@@ -96,21 +96,15 @@ def test_forget(frontier: Frontier, member: Make) -> None:
     request."""
     worker = member()
     many = [f"https://{HOST}/{n}" for n in range(500)]
-    for url in many:
-        item = worker.request(url, slot=HOST, filtered=False)
-        known_by = worker.seen.encode(fingerprint(Request(url)))
-        worker.sessions[0].add(type(item)(HOST, 0, item.entry, known_by))
-    ask(worker, 0)
-    ask(worker, 0)
+    frontier.push(many)
     assert frontier.status()["seen"] == 500
     assert all(frontier.forget(url) for url in many[::50])
     assert frontier.status()["seen"] == 490
     assert not frontier.forget(many[0])
     assert [frontier.url(url)["seen"] for url in many[::25]] == [False, True] * 10
     assert frontier.push([many[0], many[1]]).accepted == 1
-    member_of = fingerprint(Request(URL))
-    worker.sessions[0].add(type(item)(HOST, 0, b"x", None, identity=member_of, asked=calls.STARTS))
-    ask(worker, 0)
+    start = {"identity": fingerprint(Request(URL)), "asked": calls.STARTS}
+    worker.send([URL], slot=HOST, filtered=False, **start)
     assert frontier.url(URL)["seen"]
     assert frontier.forget(URL)
     assert frontier.url(URL)["seen"] is False

@@ -46,8 +46,7 @@ def key(worker: Worker) -> str:
 
 def exchange(worker: Worker, **told: Any) -> str:
     """-> what the worker is told."""
-    session = worker.sessions[0]
-    return session.received(execute(worker.client, session.call(**told))).told
+    return worker.exchange(**told).told
 
 
 # Protocol
