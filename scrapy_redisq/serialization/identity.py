@@ -21,7 +21,7 @@ from types import NoneType
 from typing import Any
 from uuid import UUID
 
-from scrapy.http import Request
+from scrapy.http import Headers, Request
 
 from scrapy_redisq.serialization.value_classes import attributes_of, is_data_class
 from scrapy_redisq.serialization.values import type_name
@@ -78,9 +78,10 @@ def of_nowhere(fingerprint: bytes, request: Request) -> bytes:
     return secrets.token_bytes(16)
 
 
-def marks(request: Request) -> bytes:
+def marks(request: Request, of_page: Headers | None = None) -> bytes:
     """A digest of the marks by which people tell requests apart: callback, ``cb_kwargs``, cookies,
-    headers and meta. Random values and Scrapy's own keys do not count.
+    headers and meta. Random values, Scrapy's own keys, and headers that its page has too do not
+    count: a copy of the page's request has the cookies that a middleware has given to that.
 
     `NO_MARKS` if there are none.
     """
@@ -88,7 +89,7 @@ def marks(request: Request) -> bytes:
     headers = {
         key: values
         for key, values in dict.items(request.headers or {})
-        if not key.startswith(_UNMARKED_HEADERS)
+        if not key.startswith(_UNMARKED_HEADERS) and values != dict.get(of_page or {}, key)
     }
     meta = {key: value for key, value in request.meta.items() if key not in UNMARKED_META}
     if name in (None, "parse") and not (request.cb_kwargs or request.cookies or headers or meta):
@@ -162,14 +163,21 @@ def of_start(fingerprint: bytes, request: Request, repeats: Repeats, *, own: byt
 
 
 def of_child(
-    page: bytes, fingerprint: bytes, request: Request, repeats: Repeats, *, retries: int = 0
+    page: bytes,
+    fingerprint: bytes,
+    request: Request,
+    repeats: Repeats,
+    *,
+    headers: Headers | None = None,
+    retries: int = 0,
 ) -> bytes:
-    """The identity of an unfiltered request of the page whose identity is ``page``.
+    """The identity of an unfiltered request of the page whose identity is ``page``, and which was
+    asked for with ``headers``.
 
     ``retries`` of the page, as its callback wanted: what it asks for is new each time. Those of
     middlewares do not count, or a page that is fetched again and fails once would ask anew.
     """
-    marked, number = _marks_and_number(fingerprint, request, repeats)
+    marked, number = _marks_and_number(fingerprint, request, repeats, headers)
     return _digest(b"child", page, b"%d" % retries, fingerprint, marked, b"%d" % number)
 
 
@@ -195,10 +203,12 @@ def of_refused(request: Request) -> bytes:
     return _digest(b"refused", url, method, request.body or b"", marked)
 
 
-def _marks_and_number(fingerprint: bytes, request: Request, repeats: Repeats) -> tuple[bytes, int]:
+def _marks_and_number(
+    fingerprint: bytes, request: Request, repeats: Repeats, of_page: Headers | None = None
+) -> tuple[bytes, int]:
     if ID_KEY in request.meta:
         return _digest(b"id", _canonical(request.meta[ID_KEY])), 0
-    marked = marks(request)
+    marked = marks(request, of_page)
     return marked, repeats.number(fingerprint + marked)
 
 

@@ -138,5 +138,6 @@ def known_by(
         # What a page asks for is new each time that its URL may be fetched again.
         if ttls := [ttl for ttl in (settings.seen_ttl, one.page.seen_ttl) if ttl]:
             parent = of_period(parent, min(ttls))
-    identity = of_child(parent, own, one.request, one.output.repeats, retries=retries)
+    headers, repeats = one.page.request.headers, one.output.repeats
+    identity = of_child(parent, own, one.request, repeats, headers=headers, retries=retries)
     return KnownBy(None, None, identity, asked)

@@ -312,6 +312,7 @@ MUTANTS = [
         "worker/asked.py",
         "tests/crawls/test_identity.py",
         ("request.meta, WANTED_KEY)", "request.meta)"),
+        ("headers=headers, retries", "retries"),
     ),
     *_of("worker/outbox.py", "tests/crawls/test_retry.py", ("wanted = 1 +", "wanted = 0 *")),
     *_of(

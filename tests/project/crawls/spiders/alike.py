@@ -16,7 +16,8 @@ class Alike(scrapy.Spider):
     """Asks for ``/alike`` once for each way to differ, from ``start()`` or from a page.
 
     ``shuffled``: in an order that changes from process to process; ``plain``: and once more
-    filtered, from ``start()``, as a link would. The item tells what each was asked for with.
+    filtered, from ``start()``, as a link would. A page asks for a copy of its request, too. The
+    item tells what each was asked for with.
     """
 
     name = "alike"
@@ -51,6 +52,8 @@ class Alike(scrapy.Spider):
     async def parse_page(self, response):
         for request in self.variants():
             yield request
+        alike = {"url": f"{self.site}/alike", "callback": self.parse_alike, "dont_filter": True}
+        yield response.request.replace(**alike)
         await asyncio.sleep(float(self.seconds))
 
     def parse_alike(self, response, login=""):
