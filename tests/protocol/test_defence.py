@@ -113,11 +113,6 @@ def test_broken_delayed_members(client: redis.Redis) -> None:
     assert worker.leave()
 
 
-def name_of(name: str, worker: Worker) -> str:
-    """A key's name for this worker and its run."""
-    return name.replace("%s", worker.id).replace("RUN", worker.joined.run)
-
-
 WRONG = {"string": "SET", "list": "RPUSH", "set": "SADD", "zset": "ZADD", "hash": "HSET"}
 SHARED = {
     "meta": "hash", "busy": "hash", "counts": "hash", "letters": "hash", "ready": "zset",
@@ -142,7 +137,7 @@ def test_a_wrong_type(client: redis.Redis, name: str) -> None:
     add(worker, *"abcd")
     other.exchange()
     done, dead, released = worker.claim(3)
-    spoiled = key(name_of(name, worker))
+    spoiled = key(name.replace("%s", worker.id).replace("RUN", worker.joined.run))
     good = client.dump(spoiled)
     _spoil(client, spoiled, "list" if "queue" not in name else "hash")
     worker.enqueue("new", entry=b"\1new")

@@ -230,18 +230,6 @@ class Crawl(RuleBasedStateMachine):
                 self.request(worker, link, page=lease, delay=delay)
         worker.finish(lease, outcome, reason="test", delay=delay)
 
-    def unfiltered(self, lease: Lease, asked: int) -> dict[str, Any]:
-        """Options of a request past the dupefilter for the page itself: the same whenever the page
-        is fetched."""
-        return {
-            "filtered": False,
-            "slot": lease.slot,
-            "entry": entry_of(page_of(lease)),
-            "page": lease,
-            "identity": hashlib.md5(lease.entry).digest(),
-            "asked": asked,
-        }
-
     def add_worker(self) -> Browser:
         worker = self.browser(self.client, NAME, self.config, seen_ttl=YEAR)
         for number, seed in enumerate(self.seeds):
@@ -323,8 +311,17 @@ class Crawl(RuleBasedStateMachine):
             self.browse(worker, lease)
             worker.holding[lease.id] = at
             worker.finish(lease, second, reason="test")
-        elif how == "ahead":  # a request past the dupefilter, of a page that takes its time
-            worker.enqueue(f"/{page_of(lease)}", **self.unfiltered(lease, calls.RECENT))
+        elif how == "ahead":  # a request past the dupefilter, of a page that takes its time: the
+            # same whenever the page is fetched
+            worker.enqueue(
+                f"/{page_of(lease)}",
+                filtered=False,
+                slot=lease.slot,
+                entry=entry_of(page_of(lease)),
+                page=lease,
+                identity=hashlib.md5(lease.entry).digest(),
+                asked=calls.RECENT,
+            )
         elif how == "retried":
             entry = entry_of(page_of(lease))
             worker.finish(lease, how, entry=entry, priority=lease.priority - 1, delay=delay)

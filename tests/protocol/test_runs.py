@@ -424,13 +424,12 @@ class TestBegin:
         expire(client, old)
         shift(client, "began", -60)
         began = now(client)
-        newcomers = [
-            replace(_newcomer(config, f"w{n}"), terms=ANEW, since=began - n * 1_000_000)
-            for n in range(3)
-        ]
-        joined = in_turn(
-            client, [runs.join(NAME, newcomer) for newcomer in newcomers], random.Random(seed)
-        )
+        joins = []
+        for n in range(3):
+            worker = Registration(f"w{n}", 3_600.0, {"host": "here", "pid": 1})
+            newcomer = runs.Newcomer(worker, config, ANEW, since=began - n * 1_000_000)
+            joins.append(runs.join(NAME, newcomer))
+        joined = in_turn(client, joins, random.Random(seed))
         assert len({run.run for run in joined}) == 1
         assert sum(run.new for run in joined) == 1
         assert joined[0].run != old.joined.run
@@ -478,11 +477,6 @@ class TestReset:
 
 
 # --- helpers -----------------------------------------------------------------------------------
-
-
-def _newcomer(config: FrontierConfig, worker: str = "new") -> runs.Newcomer:
-    info = {"host": "here", "pid": 1}
-    return runs.Newcomer(Registration(worker, 3_600.0, info), config)
 
 
 class Under:

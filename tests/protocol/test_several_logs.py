@@ -127,14 +127,6 @@ def leave_a_post(servers: Servers, worker: Worker) -> Keys:
     return before
 
 
-def sends_the_post(servers: Servers, worker: Worker) -> bool:
-    """Whether the worker, now that the post is due, sends its link."""
-    servers.posts_are_due(0)
-    worker.exchange()
-    worker.exchange(shard=1)
-    return fetched(worker) == ["link"]
-
-
 def fetched(worker: Worker, shard: int = 1) -> list[str]:
     return [lease.entry.decode() for lease in worker.claim(10, shard=shard)]
 
@@ -178,7 +170,10 @@ def test_a_post_is_taken_by_one_who_dies(servers: Servers) -> None:
     second.exchange()  # takes it, and dies
     third.exchange()
     assert third.waiting() == 0, "the second one has it"
-    assert sends_the_post(servers, third)
+    servers.posts_are_due(0)
+    third.exchange()
+    third.exchange(shard=1)
+    assert fetched(third) == ["link"]
 
 
 def end(worker: Worker, servers: Servers) -> bool:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from scrapy_redisq.frontier import resend as module
 from scrapy_redisq.frontier.operations import Enqueue
 from scrapy_redisq.frontier.resend import Resend
-
-
-class Clock:
-    """Stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.harness.worker import Clock
 
 
 @pytest.mark.parametrize(("stays", "again"), [(False, 360), (True, 3)])
@@ -27,14 +16,14 @@ def test_what_was_acknowledged(monkeypatch: pytest.MonkeyPatch, stays: bool, aga
     vouched for at once, and says nothing of what the other one has acknowledged. What a primary
     that stays had thirty seconds ago it has for good."""
     clock = Clock()
-    vouched = clock.now
+    vouched = clock.monotonic()
     monkeypatch.setattr(module, "time", clock)
-    resend = Resend(30.0, lambda: clock.now if stays else vouched, spread=False)
+    resend = Resend(30.0, lambda: clock.monotonic() if stays else vouched, spread=False)
     for number in range(360):
-        clock.now += 10
+        clock.ahead += 10
         resend.sends()
-        resend.acknowledged(Enqueue("host", 0, b"%d" % number, b""), clock.now)
+        resend.acknowledged(Enqueue("host", 0, b"%d" % number, b""), clock.monotonic())
         resend.answered(confirmed=False)
-    vouched = clock.now
+    vouched = clock.monotonic()
     kept = [one.entry for one in resend.rejoined()]
     assert kept == [b"%d" % number for number in range(360 - again, 360)]

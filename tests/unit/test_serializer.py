@@ -86,9 +86,6 @@ class BookSpider(BaseSpider):
 
     def __parse_mangled(self, response: Any) -> None: ...
 
-    def mangled(self) -> Any:
-        return self.__parse_mangled
-
     def overridden_in_base(self) -> Any:
         return super().parse_overridden
 
