@@ -219,6 +219,12 @@ class Rig:
             wait_until_joined(workers)
         return workers
 
+    def under_way(self, share: float) -> list[Crawl]:
+        """Start a fleet, and wait until it has asked for this share of all pages."""
+        fleet = self.fleet()
+        self.wait_for_pages(share)
+        return fleet
+
     def kill(self, worker: Crawl) -> None:
         """SIGKILL."""
         worker.kill()

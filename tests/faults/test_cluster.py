@@ -70,8 +70,7 @@ def slot_of(shard: int = 0) -> int:
 def test_f51_a_slot_moved_key_by_key(rig: Rig, shards: int) -> None:
     """A shard's hash slot is moved to another master by MIGRATE, each key of it under load."""
     cluster = set_up(rig, replicas=0, REDISQ_SHARDS=shards)
-    rig.fleet()
-    rig.wait_for_pages(0.3)
+    rig.under_way(0.3)
     slot = slot_of()
     source = cluster.master_of(slot)
     target = next(server for server in cluster.masters() if server is not source)
@@ -92,8 +91,7 @@ def test_f51_a_slot_moved_key_by_key(rig: Rig, shards: int) -> None:
 def test_f52_slots_moved_at_once(rig: Rig) -> None:
     """CLUSTER MIGRATESLOTS of Valkey 9: a shard's hash slot goes from master to master, whole."""
     cluster = set_up(rig, kind="valkey-9", replicas=0)
-    rig.fleet()
-    rig.wait_for_pages(0.1)
+    rig.under_way(0.1)
     for share in (0.2, 0.4, 0.6):
         slot = slot_of()
         source = cluster.master_of(slot)
@@ -123,8 +121,7 @@ def assert_survived_without(
     rig: Rig, cluster: Cluster, masters: list[RedisServer], *, stopped: bool
 ) -> None:
     """Kill masters, or stop them until their replicas have taken over; they come back later."""
-    rig.fleet()
-    rig.wait_for_pages(0.3)
+    rig.under_way(0.3)
     replicas = [cluster.replica_of(master) for master in masters]
     hits = len(rig.site.hits)
     for master in masters:
@@ -162,8 +159,7 @@ def test_f55_two_masters_gone(rig: Rig) -> None:
 def test_f56_all_restarted(rig: Rig, together: bool) -> None:
     """All nodes are restarted, at once or one after the other, and keep their logs."""
     cluster = set_up(rig, replicas=0)
-    rig.fleet()
-    rig.wait_for_pages(0.3)
+    rig.under_way(0.3)
     if together:
         for server in cluster.servers:
             server.stop()
@@ -184,8 +180,7 @@ def test_f56_all_restarted(rig: Rig, together: bool) -> None:
 def test_f57_a_master_more(rig: Rig) -> None:
     """A master joins while the crawl runs, and gets the hash slots of all shards, one by one."""
     cluster = set_up(rig, replicas=0)
-    rig.fleet()
-    rig.wait_for_pages(0.2)
+    rig.under_way(0.2)
     added = cluster.add_master()
     for shard in shard_numbers("fault", 3, True):
         slot = slot_of(shard)
@@ -203,8 +198,7 @@ def test_f58_cut_off_from_the_others(rig: Rig, shards: int) -> None:
     over. Nobody has finished on the dead branch, and it comes back as a replica."""
     local = ("--enable-debug-command", "local")
     cluster = set_up(rig, kind="valkey-9", options=local, REDISQ_SHARDS=shards)
-    rig.fleet()
-    rig.wait_for_pages(0.3)
+    rig.under_way(0.3)
     master = cluster.master_of(slot_of())
     replica = cluster.replica_of(master)
     hits = len(rig.site.hits)
@@ -223,8 +217,7 @@ def test_f59_cut_off_from_workers(rig: Rig) -> None:
     """Workers do not reach a master that the other nodes and its replica reach. It stays a master,
     workers wait for it, and other shards go on."""
     cluster = set_up(rig)
-    rig.fleet()
-    rig.wait_for_pages(0.3)
+    rig.under_way(0.3)
     master = cluster.master_of(slot_of())
     with master.client() as client:
         client.execute_command("CLIENT", "PAUSE", 5_000, "ALL")
@@ -239,8 +232,7 @@ def test_f60_the_end_without_most_masters(rig: Rig) -> None:
     """All is done, and one master of three says so, on the lesser side of a split that nobody has
     noticed yet: no worker says `finished` before the others answer again."""
     cluster = set_up(rig, replicas=0, node_timeout=60, hold=True, REDISQ_SHARDS=1)
-    fleet = rig.fleet()
-    rig.wait_for_pages(0.9)
+    fleet = rig.under_way(0.9)
     others = [server for server in cluster.masters() if server is not cluster.master_of(slot_of())]
     for server in others:
         server.signal(signal.SIGSTOP)

@@ -27,8 +27,7 @@ def test_f01_kill_at_random(rig: Rig) -> None:
 def test_f02_kill_all(rig: Rig, ttls: int) -> None:
     """All workers are killed at half, and started again: at once, or when their TTL is over."""
     rig.set_up(ttl=rig.size.pick(2, 6), delay=rig.size.pick(0.05, 0), hold=True)
-    rig.fleet()
-    rig.wait_for_pages(0.5)
+    rig.under_way(0.5)
     for worker in rig.workers:
         rig.kill(worker)
     rig.stay(ttls * rig.ttl)
@@ -132,8 +131,7 @@ def test_f33_last_page(rig: Rig) -> None:
 def test_f04_stand_still(rig: Rig) -> None:
     """SIGSTOP for three TTLs, then SIGCONT: its late finishes are stale."""
     rig.set_up(delay=0.05)
-    fleet = rig.fleet()
-    rig.wait_for_pages(0.1)
+    fleet = rig.under_way(0.1)
     fleet[0].stop()
     rig.stay(3 * rig.ttl)
     fleet[0].go_on()

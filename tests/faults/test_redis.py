@@ -33,8 +33,7 @@ def seldom(rig: Rig, text: str, seconds: float) -> bool:
 def test_f10_restart(rig: Rig) -> None:
     """Redis restarts and is away for 5 s: no worker exits, pages flow again, few warnings."""
     rig.set_up(delay=rig.size.pick(0.1, 0.02), aof=True)
-    rig.fleet()
-    rig.wait_for_pages(0.4)
+    rig.under_way(0.4)
     rig.server.stop()
     rig.stay(5, lambda: all(worker.running for worker in rig.workers))
     rig.server.start()
@@ -48,8 +47,7 @@ def test_f10_restart(rig: Rig) -> None:
 def test_f11_server_killed(rig: Rig, lost: int) -> None:
     """SIGKILL of the server: with its log as it is, and without the last second of it."""
     rig.set_up(delay=0.02, aof=True)
-    rig.fleet()
-    rig.wait_for_pages(0.4)
+    rig.under_way(0.4)
     # With those that the workers held, and went on with while the server was away.
     pages_lost = rig.kill_the_server(lost)
     rig.measured["seconds"] = rig.wait_for_flow(10)
@@ -153,8 +151,7 @@ def drained(
 def test_f12_frontier_lost(rig: Rig, how: str) -> None:
     """FLUSHALL, or a restart without data: all close as frontier_lost, none as finished."""
     rig.set_up(delay=rig.size.pick(0.2, 0.05))
-    rig.fleet()
-    rig.wait_for_pages(0.1)
+    rig.under_way(0.1)
     if how == "flushall":
         with rig.server.client() as client:
             client.flushall()
@@ -191,8 +188,7 @@ def test_f20_full_memory(rig: Rig, kind: str) -> None:
         CONCURRENT_REQUESTS=16,
         REDISQ_MAX_OUTBOX=int(rig.size.pick(100, 300)),
     )
-    rig.fleet()
-    rig.wait_for_pages(0.4)
+    rig.under_way(0.4)
     with rig.server.client() as client:
         client.config_set("maxmemory", client.info("memory")["used_memory"] - 100_000)
         before = rig.status()

@@ -65,8 +65,7 @@ def finish_at_another(rig: Rig, group: Sentinels, fleet: list[Crawl], hits: int)
 def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
     """SENTINEL FAILOVER with open connections, with and without min-replicas-to-write."""
     group = set_up(rig, kind, delay=rig.size.pick(0.1, 0.02), min_replicas=min_replicas)
-    fleet = rig.fleet()
-    rig.wait_for_pages(0.2)
+    fleet = rig.under_way(0.2)
     hits = len(rig.site.hits)
     group.fail_over()
     group.wait_for_another(rig.server)
@@ -81,8 +80,7 @@ def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
 def test_f66_primary_killed(rig: Rig, kind: str) -> None:
     """The primary is killed; a worker that starts while there is none waits for the next one."""
     group = set_up(rig, kind, delay=rig.size.pick(0.1, 0.02), hold=True)
-    fleet = rig.fleet()
-    rig.wait_for_pages(0.3)
+    fleet = rig.under_way(0.3)
     hits = len(rig.site.hits)
     rig.server.kill()
     late = rig.worker()
@@ -94,8 +92,7 @@ def test_f66_primary_killed(rig: Rig, kind: str) -> None:
 def test_f67_old_primary_comes_back(rig: Rig) -> None:
     """The killed primary comes back with its data, and claims for a while to be the primary."""
     group = set_up(rig, delay=0.02, aof=True)
-    fleet = rig.fleet()
-    rig.wait_for_pages(0.3)
+    fleet = rig.under_way(0.3)
     hits = len(rig.site.hits)
     rig.server.kill()
     group.wait_for_another(rig.server)
@@ -106,8 +103,7 @@ def test_f67_old_primary_comes_back(rig: Rig) -> None:
 def test_f68_sentinels_away(rig: Rig) -> None:
     """All Sentinels are away from the middle on: the crawl goes on, and ends when two are back."""
     group = set_up(rig, delay=0.02, min_replicas=1)
-    fleet = rig.fleet()
-    rig.wait_for_pages(0.3)
+    fleet = rig.under_way(0.3)
     for sentinel in group.sentinels:
         sentinel.kill()
     waits = "Nothing is left to do, but this worker waits"

@@ -83,8 +83,7 @@ def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> No
 def test_f39_database_down(rig: Rig, database: Database) -> None:
     """The database is away for a while: leases are held, nothing is claimed, nothing is lost."""
     rig.set_up(delay=rig.size.pick(0.4, 0.05), database=database)
-    fleet = rig.fleet()
-    rig.wait_for_pages(0.2)
+    fleet = rig.under_way(0.2)
 
     def all_write() -> bool:
         return sum(worker["pages"] > 0 for worker in rig.status()["workers"]) == len(fleet)

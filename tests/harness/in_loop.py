@@ -25,3 +25,10 @@ async def until(condition: Callable[[], object], what: str, seconds: float = 60)
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"not within {seconds:g} s: {what}")
+
+
+async def results(tasks: list[asyncio.Task[Any]]) -> list[type[BaseException] | None]:
+    """What each task has raised, None: nothing."""
+    await asyncio.wait(tasks, timeout=90)
+    assert all(task.done() for task in tasks)
+    return [type(error) if (error := task.exception()) else None for task in tasks]

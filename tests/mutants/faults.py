@@ -14,7 +14,6 @@ IDENTITY = "tests/crawls/test_identity.py tests/crawls/test_crawl.py"
 BATCH = "tests/sinks/test_batch.py"
 WRITER = "tests/sinks/test_writer.py"
 DOUBT = "tests/sinks/test_doubt.py"
-LOST = "tests/sinks/test_lost_connections.py"
 WAITING = "tests/sinks/test_waiting.py"
 
 RUN_SESSION = "tests/protocol/test_run_session.py"
@@ -379,7 +378,7 @@ MUTANTS = [
     ),
     *_of(
         "pipelines/writer.py",
-        LOST,
+        DOUBT,
         (
             "losses = losses + 1 if isinstance(error, (ConnectionLost, RowLocked)) else 0",
             "losses = 0",

@@ -11,6 +11,7 @@ import sqlalchemy
 
 from lab.databases import Database
 from lab.servers import free_port
+from scrapy_redisq.pipelines import doubt, writer
 
 if TYPE_CHECKING:
     import s3fs
@@ -34,6 +35,16 @@ def sqlite_engine() -> Iterator[sqlalchemy.Engine]:
     engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses that let a test try often."""
+    monkeypatch.setattr(writer, "RETRY_LAST", 0.02)
+    monkeypatch.setattr(doubt, "PROOFS", 3)
+    monkeypatch.setattr(doubt, "FIRST", 0.01)
+    monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 0.01)
+    monkeypatch.setattr(doubt, "LAST", 0.02)
 
 
 class Store:

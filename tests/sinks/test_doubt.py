@@ -1,8 +1,12 @@
-"""Rows that fail while nobody says why: refused is one that fails while others pass."""
+"""Rows that fail while nobody says why: refused is one that fails while others pass.
+
+Also rows with which the connection to the database ends, each time; and connections that just end.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,14 +17,14 @@ import pytest
 import sqlalchemy
 from scrapy.utils.test import get_crawler
 
-from lab.databases import Database
-from scrapy_redisq.pipelines import doubt, writer
+from lab.databases import Database, PostgresServer
+from scrapy_redisq.errors import SinkUnavailable
+from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.pipelines.batch import ItemRefused
+from scrapy_redisq.pipelines.database import engine
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
-from tests.harness.in_loop import in_a_loop, until
-
-MANY = 150
-"""More than fit into the time limits below."""
+from scrapy_redisq.settings.settings import RedisqSettings
+from tests.harness.in_loop import in_a_loop, results, until
 
 
 @dataclass
@@ -41,21 +45,18 @@ sqlalchemy.Table(
 )
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses that let a test try often."""
-    monkeypatch.setattr(writer, "RETRY_LAST", 0.1)
-    monkeypatch.setattr(doubt, "FIRST", 0.02)
-    monkeypatch.setattr(doubt, "LAST", 0.05)
-    monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 0.02)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @asynccontextmanager
-async def pipeline(database: Database, query: str = "") -> AsyncIterator[DatabasePipeline]:
+async def pipeline(database: Database, **query: str) -> AsyncIterator[DatabasePipeline]:
     """An open pipeline, in a crawl that only has it."""
+    if database.kind == "mariadb":  # PyMySQL would read all certificates for each connection
+        query["ssl_disabled"] = "true"
+    url = sqlalchemy.make_url(database.url).update_query_dict(query)
     crawler = get_crawler(
         settings_dict={
-            "REDISQ_DATABASE_URL": database.url + query,
+            "REDISQ_DATABASE_URL": url.render_as_string(hide_password=False),
             "REDISQ_METADATA": f"{__name__}.METADATA",
             "REDISQ_TABLES": {f"{__name__}.Book": {}},  # so that its table is known at start
             "REDISQ_CLOSE_TIMEOUT": 0.5,
@@ -75,13 +76,6 @@ async def pipeline(database: Database, query: str = "") -> AsyncIterator[Databas
 
 def put(sink: DatabasePipeline, *items: Any) -> list[asyncio.Task[Any]]:
     return [asyncio.ensure_future(sink.process_item(item)) for item in items]
-
-
-async def results(tasks: list[asyncio.Task[Any]]) -> list[type[BaseException] | None]:
-    """Which of them were refused; None: it was written."""
-    await asyncio.wait(tasks, timeout=90)
-    assert all(task.done() for task in tasks)
-    return [type(error) if (error := task.exception()) else None for task in tasks]
 
 
 def books(count: int, stock: int = 1) -> list[Book]:
@@ -161,55 +155,44 @@ async def test_a_table_that_takes_no_new_row(
 
 LIMITED = {
     "postgres": (
-        "?options=-cstatement_timeout%3D400",
-        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$",
-        "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW EXECUTE FUNCTION slow()",
+        {"options": "-cstatement_timeout=100"},
+        [
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF NEW.stock = 13 THEN PERFORM pg_sleep(1); END IF; RETURN NEW; END $$",
+            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW EXECUTE FUNCTION slow()",
+        ],
     ),
     "mariadb": (
-        "?init_command=SET+max_statement_time%3D0.4",
-        "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW SET @slept = SLEEP(0.01)",
+        {"init_command": "SET max_statement_time=0.1"},
+        [
+            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW"
+            " IF NEW.stock = 13 THEN SET @slept = SLEEP(1); END IF"
+        ],
     ),
 }
-
-
-@in_a_loop
-async def test_a_time_limit_makes_batches_smaller(each_database: Database) -> None:
-    """A batch that takes longer than a statement may is not repeated for ever as it is."""
-    if each_database.kind not in LIMITED:
-        pytest.skip("has no limit")
-    query, *sql = LIMITED[each_database.kind]
-    async with pipeline(each_database):
-        pass
-    for each in sql:
-        each_database.execute(each)
-    async with pipeline(each_database, query) as sink:
-        assert await results(put(sink, *books(MANY))) == [None] * MANY
-    assert len(urls(each_database)) == MANY
 
 
 @in_a_loop
 async def test_a_row_that_is_alone_takes_longer_than_it_may(
     each_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused when it has done so often, and others did not; six of them stop nobody."""
+    """Its batch is halved until it is alone. It is refused when it has done so often, and others
+    did not; six of them stop nobody."""
     if each_database.kind not in LIMITED:
         pytest.skip("has no limit")
     monkeypatch.setattr(doubt, "PROOFS", 2)
-    query, *sql = LIMITED[each_database.kind]
-    query = query.replace("400", "100").replace("0.4", "0.1")
-    async with pipeline(each_database, query) as sink:
+    query, sql = LIMITED[each_database.kind]
+    async with pipeline(each_database, **query) as sink:
         await results(put(sink, Book("before")))
         for each in sql:
-            when = each.replace("0.01", "CASE NEW.stock WHEN 13 THEN 1 ELSE 0 END")
-            each_database.execute(when)
+            each_database.execute(each)
         assert await results(put(sink, *books(6, 13), Book("a"))) == [ItemRefused] * 6 + [None]
     assert urls(each_database) == ["a", "before"]
 
 
 LOCKS = {
-    "postgres": "?options=-clock_timeout%3D200",
-    "mariadb": "?init_command=SET+innodb_lock_wait_timeout%3D1",
+    "postgres": {"options": "-clock_timeout=200"},
+    "mariadb": {"init_command": "SET innodb_lock_wait_timeout=1"},
 }
 
 
@@ -223,21 +206,118 @@ async def test_rows_that_somebody_has_locked(
     monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 3)
     monkeypatch.setattr(doubt, "LAST", 3)
     count = {"postgres": 6, "mariadb": 1}[each_database.kind]
-    async with pipeline(each_database, LOCKS[each_database.kind]) as sink:
+    async with pipeline(each_database, **LOCKS[each_database.kind]) as sink:
         sink.silent_seconds = 0.1
         await results(put(sink, *books(count)))
-        engine = sqlalchemy.create_engine(each_database.url)
-        with engine.connect() as other:
+        locking = sqlalchemy.create_engine(each_database.url)
+        with locking.connect() as other:
             for book in books(count):  # MariaDB would lock what is between them, too
                 sql = f"UPDATE book SET stock = 9 WHERE url = '{book.url}'"
                 other.execute(sqlalchemy.text(sql))
             tasks = put(sink, *books(count, 2))
-            writer = sink._batches.writer
-            await until(lambda: len(writer.doubts) == count, "all are set aside")
-            assert not writer._away
+            waiting = sink._batches.writer
+            await until(lambda: len(waiting.doubts) == count, "all are set aside")
+            assert not waiting._away
             assert await results(put(sink, Book("a"))) == [None]
             other.rollback()
-        engine.dispose()
+        locking.dispose()
         assert await results(tasks) == [None] * count
     assert each_database.query("SELECT sum(stock) FROM book")[0][0] == 2 * count + 1
     assert caplog.text.count("cannot write") < 4
+
+
+# Connections that end
+
+
+def hang_up(database: Database, condition: str, *, at_commit: bool = False) -> None:
+    """Let the server end the connection that writes a book for which the condition is true."""
+    if database.kind == "sqlite":
+        pytest.skip("has no connection")
+    if database.kind == "mariadb":
+        database.execute(
+            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW"
+            f" IF {condition} THEN KILL CONNECTION_ID(); END IF"
+        )
+        return
+    database.execute(
+        "CREATE OR REPLACE FUNCTION bye() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF {condition} THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
+        " RETURN NEW; END $$"
+    )
+    when = "TRIGGER t BEFORE INSERT ON book"
+    if at_commit:
+        when = "CONSTRAINT TRIGGER t AFTER INSERT ON book DEFERRABLE INITIALLY DEFERRED"
+    database.execute(f"CREATE {when} FOR EACH ROW EXECUTE FUNCTION bye()")
+
+
+def test_a_server_that_takes_connections_and_is_silent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At start it is waited for no longer than the settings say, with a warning before; `close`
+    does not wait for it. PyMySQL itself would wait for two minutes."""
+    monkeypatch.setattr(engine, "CONNECT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"mysql://u:p@127.0.0.1:{silent.getsockname()[1]}/x"
+        settings = {"REDISQ_DATABASE_URL": url, "REDISQ_CONNECT_TIMEOUT": 0.2}
+        crawler = get_crawler(settings_dict=settings)
+        sink = DatabasePipeline(crawler)
+        sink.settings = RedisqSettings.read(crawler.settings)
+        sink.silent_seconds = 0.05
+
+        async def start() -> None:
+            with pytest.raises(SinkUnavailable, match=r"no answer .*REDISQ_CONNECT_TIMEOUT"):
+                await asyncio.wait_for(sink.open(), 30)
+            await asyncio.wait_for(sink.close(), 30)
+
+        asyncio.run(start())
+    (warning,) = caplog.records
+    assert "waiting 0.2 s" in warning.getMessage()
+
+
+@in_a_loop
+async def test_a_row_that_ends_its_connection(each_database: Database) -> None:
+    """It is refused, and the rows beside and behind it are written; also where the table has no
+    other row, and the fault is in its key."""
+    async with pipeline(each_database) as sink:
+        hang_up(each_database, "NEW.url LIKE 'x%'")
+        first = put(sink, Book("x", 13))
+        await until(lambda: retries(sink) > 3, "it has been tried")
+        tasks = put(sink, *books(40), Book("x2", 13), *books(40))
+        assert await results(tasks) == [None] * 40 + [ItemRefused] + [None] * 40
+        assert await results(first) == [ItemRefused]
+        assert not sink._batches.writer._away
+    assert len(urls(each_database)) == 40
+
+
+@in_a_loop
+async def test_a_row_that_fails_as_a_server_in_need_does(each_database: Database) -> None:
+    """Out of memory, or killed: it is refused, others are written."""
+    if each_database.kind == "sqlite":
+        pytest.skip("has no server")
+    async with pipeline(each_database) as sink:
+        assert await results(put(sink, Book("before"))) == [None]
+        code = "53200" if each_database.kind == "postgres" else "1317"
+        fail(each_database, "NEW.stock = 13", code)
+        tasks = put(sink, *books(3), Book("x", 13))
+        assert await results(tasks) == [None] * 3 + [ItemRefused]
+        assert not sink._batches.writer._away
+
+
+@in_a_loop
+async def test_connections_end_at_the_commit(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not committed proves nothing against a row, also at the end; others that are do."""
+    monkeypatch.setattr(doubt, "END", 0)
+    postgres_server.empty()
+    async with pipeline(postgres_server) as sink:
+        await results(put(sink, Book("before")))
+        hang_up(postgres_server, "NEW.stock = 13", at_commit=True)
+        tasks = put(sink, *books(3, 13))
+        await until(lambda: retries(sink) > 25, "it has been tried often")
+        assert not any(task.done() for task in tasks)
+        for number in range(100):
+            await results(put(sink, Book(f"a{number}")))
+            if all(task.done() for task in tasks):
+                break
+        assert await results(tasks) == [ItemRefused] * 3

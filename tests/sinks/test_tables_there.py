@@ -14,7 +14,6 @@ from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
 from tests.sinks.tables import (
     BOOKS,
-    DICT,
     EVERYTHING,
     KEY,
     Book,
@@ -66,13 +65,6 @@ def test_many_workers_make_the_same_tables_at_the_same_moment(each_database: Dat
     engine = sqlalchemy.create_engine(each_database.url)
     assert set(sqlalchemy.inspect(engine).get_table_names()) == {"books", "everything", "shops"}
     engine.dispose()
-
-
-def test_tables_of_the_run_before_fit(engine: sqlalchemy.Engine) -> None:
-    """What was made for a class is what the class needs: no difference is seen."""
-    for _ in range(2):
-        tables = Tables({Book: {**BOOKS, "extra": "more"}, **DICT}, None, engine.dialect)
-        store(engine, tables, EVERYTHING, Book("a"), {"url": "a"})
 
 
 def test_drift_is_found_with_all_differences_and_what_to_do(engine: sqlalchemy.Engine) -> None:

@@ -26,7 +26,7 @@ from scrapy_redisq.pipelines import batch, doubt, writer
 from scrapy_redisq.pipelines.batch import BatchPipeline, ItemReturned, Row
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.page import Problem
-from tests.harness.in_loop import in_a_loop, until
+from tests.harness.in_loop import in_a_loop, results, until
 
 
 class DriverError(Exception):
@@ -101,13 +101,7 @@ class Desk:
         pass
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses that let a test try often."""
-    monkeypatch.setattr(writer, "RETRY_LAST", 0.02)
-    monkeypatch.setattr(doubt, "FIRST", 0.01)
-    monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 0.01)
-    monkeypatch.setattr(doubt, "LAST", 0.02)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @asynccontextmanager
@@ -144,13 +138,6 @@ def put(sink: BatchPipeline, *numbers: int) -> list[asyncio.Task[Any]]:
         tasks.append(asyncio.ensure_future(sink.process_item({"n": number})))
     current_item.set(None)
     return tasks
-
-
-async def results(tasks: list[asyncio.Task[Any]]) -> list[type[BaseException] | None]:
-    """Why each was not written; None: it was."""
-    await asyncio.wait(tasks, timeout=60)
-    assert all(task.done() for task in tasks)
-    return [type(error) if (error := task.exception()) else None for task in tasks]
 
 
 @in_a_loop

@@ -238,21 +238,14 @@ def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> Non
 def test_what_someone_can_put_right_is_waited_for(
     server: DatabaseServer, each_database: Database
 ) -> None:
-    """A table or a column that is gone is no row's fault; back again, it takes the rows."""
+    """A column that is gone is no row's fault; back again, it takes the rows."""
     target = Target(table := _books(server), ("url",))
     row = {"url": "a", "title": "A", "stock": 1, "version": 1}
-    for away, back in (
-        ("ALTER TABLE books RENAME TO away", "ALTER TABLE away RENAME TO books"),
-        (
-            "ALTER TABLE books RENAME COLUMN stock TO x",
-            "ALTER TABLE books RENAME COLUMN x TO stock",
-        ),
-    ):
-        each_database.execute(away)
-        with pytest.raises(SinkUnavailable, match="REDISQ_DATABASE_URL"):
-            _write(server, target, row)
-        each_database.execute(back)
+    each_database.execute("ALTER TABLE books RENAME COLUMN stock TO x")
+    with pytest.raises(SinkUnavailable, match="REDISQ_DATABASE_URL"):
         _write(server, target, row)
+    each_database.execute("ALTER TABLE books RENAME COLUMN x TO stock")
+    _write(server, target, row)
     assert _rows(server, table) == [tuple(row.values())]
 
 
