@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,7 @@ from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
 from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Run
+from tests.harness.crawl import LATENESS, Run, finish
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -320,6 +321,19 @@ def test_a_download_slot_that_a_middleware_sets(crawl: Run) -> None:
     (times,) = site.starts().values()
     assert len(times) == 7
     assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
+
+
+def test_limits_of_what_no_lease_stands_for(crawl: Run, tmp_path: Path) -> None:
+    """They hold for hosts of which no worker has a lease: for the files of a pipeline, and for
+    start requests that cannot be stored."""
+    with Site(lambda path: Answer("x"), hosts=2) as site:
+        given = {"REDISQ_SLOT_LIMITS": '{"*": {"delay": 0.2}}', "FILES_STORE": tmp_path / "files"}
+        # The last URL is that of the other host.
+        sites = f"{site.url} http://127.0.0.2:{site.port}/files"
+        finish([crawl("sideways", None, given, sites=sites, pages=3)])
+    for times in site.starts().values():
+        assert len(times) >= 3
+        assert min(later - at for at, later in itertools.pairwise(times)) >= 0.2 - JITTER
 
 
 def test_slow_answers_do_not_slow_a_slot(crawl: Run, redis_server: RedisServer) -> None:

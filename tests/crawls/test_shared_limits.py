@@ -11,7 +11,7 @@ import redis
 from msgspec.structs import replace
 from scrapy.settings import Settings
 
-from lab.servers import wait_until
+from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ConfigurationMismatch, SettingError
 from scrapy_redisq.frontier import calls
@@ -147,21 +147,19 @@ def test_tokens_of_a_crawl_that_nobody_starts_again(
 
 
 def test_a_reset_leaves_the_other_crawl_alone(
-    member: Callable[..., Worker], client: redis.Redis
+    member: Callable[..., Worker], client: redis.Redis, each_server: RedisServer
 ) -> None:
     """It gives its own tokens back; what a person has said of a host, and what the other crawl
     knows, stays."""
     first, second = member("a", concurrency=2), member("b", concurrency=2)
     assert [turn.tokens for turn in ask(first, 1).turns] == [1]
     assert [turn.tokens for turn in ask(second, 1).turns] == [1]
-    options = client.connection_pool.connection_kwargs
-    url = f"redis://{options['host']}:{options['port']}/{options['db']}"
-    with Frontier.from_url(url, "a") as frontier:
+    with Frontier.from_url(each_server.url, "a") as frontier:
         frontier.pause("paused.example")
         frontier.reset(force=True)
     assert client.keys("redisq:{a:0}:*") == []
     assert client.hget(SLOT, "out") == b"1"
-    with Frontier.from_url(url, "b") as frontier:
+    with Frontier.from_url(each_server.url, "b") as frontier:
         assert [slot.slot for slot in frontier.slots() if slot.paused] == ["paused.example"]
         frontier.resume("paused.example")
         frontier.reset(force=True)
@@ -186,15 +184,15 @@ def test_news_of_a_host(member: Callable[..., Worker], client: redis.Redis) -> N
     channel.close()
 
 
-def test_a_run_that_a_push_has_begun(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_a_run_that_a_push_has_begun(
+    member: Callable[..., Worker], each_server: RedisServer
+) -> None:
     """From outside of the project, so without the name: the first worker that joins heeds what is
     known of the host all the same, though it has no limits of its own."""
-    options = client.connection_pool.connection_kwargs
-    url = f"redis://{options['host']}:{options['port']}/{options['db']}"
     member("a")
-    with Frontier.from_url(url, "a") as frontier:
+    with Frontier.from_url(each_server.url, "a") as frontier:
         frontier.pause("host")
-    with Frontier.from_url(url, "b", config=EXACT) as frontier:
+    with Frontier.from_url(each_server.url, "b", config=EXACT) as frontier:
         frontier.push(["https://other.example/"])
     leases = ask(member("b"), 5).leases
     assert [lease.slot for lease in leases] == ["other.example"]

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -179,19 +179,13 @@ class Run:
         number: int,
         spider: str,
         site: Site | None = None,
-        settings: Mapping[str, Any] | Callable[[int], Mapping[str, Any]] | None = None,
+        settings: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> list[Crawl]:
-        """Several workers that begin when all of them have joined.
-
-        ``settings`` of them all, or a function of a worker's number.
-        """
-        each = settings if callable(settings) else lambda worker: settings or {}
+        """Several workers that begin when all of them have joined."""
         with together(self._folder) as gate:
-            workers = [
-                self(spider, site, {**each(worker), **gate}, **arguments)
-                for worker in range(number)
-            ]
+            given = {**(settings or {}), **gate}
+            workers = [self(spider, site, given, **arguments) for _ in range(number)]
             wait_until_joined(workers)
         return workers
 

@@ -9,7 +9,7 @@ from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
 from scrapy.utils.defer import deferred_from_coro
 
-from crawls.spiders.follow import Follow
+from crawls.spiders.follow import Follow, Hosts
 
 
 async def download(spider, request):
@@ -137,6 +137,19 @@ class WithFiles(Follow):
     def parse(self, response):
         urls = [f"{response.url}/file", f"{self.sites[-1]}/shared"]
         yield {"url": response.url, "file_urls": urls, "files": []}
+
+
+class SideWays(Hosts):
+    """Start requests that cannot be stored, and a file on the last site for each of them."""
+
+    name = "sideways"
+    custom_settings = {**Hosts.custom_settings, "ITEM_PIPELINES": {Files: 1}}
+
+    async def start(self):
+        last = self.start_urls.pop()
+        for n, url in enumerate(self.start_urls):
+            item = {"url": url, "file_urls": [f"{last}/{n}"], "files": []}
+            yield scrapy.Request(url, callback=lambda response, item=item: item)
 
 
 class OnlyHere(Follow):
