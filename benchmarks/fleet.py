@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -56,7 +55,7 @@ def run(*, quick: bool) -> Result:
     sizes, delays = ((2,), (0.0,)) if quick else ((1, 2, 4, 8), (SLOW, 0.0))
     pages, rounds = (10, 1) if quick else (800, 3)
     rows: list[dict[str, Any]] = []
-    with closing(RedisServer(any_server("redis-7"))) as server:
+    with RedisServer(any_server("redis-7")) as server:
         for delay in delays:
             with Pages(pages=pages, delay=delay) as site:
                 variants = {workers: partial(crawl, server, site, workers) for workers in sizes}

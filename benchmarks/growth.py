@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import statistics
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
-
-import redis
 
 from benchmarks.common import Figures, Result, Target, alternate
 from benchmarks.loads.members import NAME, join
@@ -49,38 +47,33 @@ class Shape:
     parked: bool = False
 
 
-class Crowd:
-    """A frontier of a given shape on a server of its own, and one worker who is measured."""
+class Crowd(RedisServer):
+    """A server with a frontier of a given shape, and one worker who is measured."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         # Compression costs the same at any length; without it, 10 million entries fill quicker.
-        self.server = RedisServer(
-            any_server("redis-7"), "--list-compress-depth", "0", "--slowlog-max-len", "10000"
-        )
-        self.client: redis.Redis = self.server.client()
+        options = ("--list-compress-depth", "0", "--slowlog-max-len", "10000")
+        super().__init__(any_server("redis-7"), *options)
+        self.redis = self.client()
         # All servers on the same core: another one may be half as fast for what its neighbours do.
         core = max(os.sched_getaffinity(0))
-        os.sched_setaffinity(self.client.info("server")["process_id"], {core})
+        os.sched_setaffinity(self.pid, {core})
         for number in range(1, shape.workers):
-            join(self.client, f"idle-{number}", "exact")
+            join(self.redis, f"idle-{number}", "exact")
         limits = {"*": DELAY.to_text()} if shape.limited else None
         self.member: ShardSession
-        self.member, self._seen = join(self.client, "measured", "exact", limits=limits)
+        self.member, self._seen = join(self.redis, "measured", "exact", limits=limits)
         self._turns: list[TurnReport] = []
         self._number = 0
         self._fill()
 
-    def close(self) -> None:
-        self.client.close()
-        self.server.close()
-
     def _fill(self) -> None:
         """What pushing so many requests would have left behind, without the pushes."""
         each = self.shape.queued // self.shape.slots
-        due = (self.client.time()[0] + PARKED) * 1_000_000 if self.shape.parked else 0
+        due = (self.redis.time()[0] + PARKED) * 1_000_000 if self.shape.parked else 0
         prefix = meta_key(NAME, 0).removesuffix("meta")
-        with self.client.pipeline(transaction=False) as pipeline:
+        with self.redis.pipeline(transaction=False) as pipeline:
             for slot in range(self.shape.slots):
                 for first in range(0, each, 1000):
                     numbers = range(self._number, self._number + min(1000, each - first))
@@ -102,7 +95,7 @@ class Crowd:
             entry = b"%09d" % self._number + REST
             self.member.add(Enqueue(slot, 0, entry, fingerprint))
         call = self.member.call(want=size, turns=self._turns)
-        reply = self.member.received(execute(self.client, call))
+        reply = self.member.received(execute(self.redis, call))
         assert len(reply.leases) == (0 if self.shape.parked else size)
         # Every turn is given up unused.
         self._turns = [TurnReport(turn.slot, 0, 0, 0, 1, 0) for turn in reply.turns]
@@ -113,14 +106,14 @@ class Crowd:
         """µs of an exchange that nothing disturbed: the quarter that took longest is near it."""
         for _ in range(3):  # the first ones after another server's turn find cold caches
             self._exchange(size)
-        self.client.slowlog_reset()
-        self.client.config_set("slowlog-log-slower-than", SLOWER_THAN)
+        self.redis.slowlog_reset()
+        self.redis.config_set("slowlog-log-slower-than", SLOWER_THAN)
         for _ in range(exchanges):
             self._exchange(size)
-        self.client.config_set("slowlog-log-slower-than", -1)
+        self.redis.config_set("slowlog-log-slower-than", -1)
         durations = [
             entry["duration"]
-            for entry in self.client.slowlog_get(-1)
+            for entry in self.redis.slowlog_get(-1)
             if entry["command"].startswith(b"EVALSHA")
         ]
         return {"µs": statistics.quantiles(durations, n=4)[0]}
@@ -204,7 +197,7 @@ def _measure(growing: list[Shape], rounds: int, exchanges: int) -> dict[tuple[in
     with ExitStack() as stack:
         variants = {}
         for shape in growing:
-            crowd = stack.enter_context(closing(Crowd(shape)))
+            crowd = stack.enter_context(Crowd(shape))
             for size in sizes(shape):
                 variants[size, shape] = functools.partial(crowd.cost, size, exchanges)
         return {key: found["µs"] for key, found in alternate(variants, rounds).items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from contextlib import closing
 
 from benchmarks.common import Result, Target
 from benchmarks.crawls.pages import Pages
@@ -57,7 +56,7 @@ def last_page_to_end(
 def run(*, quick: bool) -> Result:
     """Push into an idle fleet; let a fleet finish."""
     idle, ending = (1, 1) if quick else (2, 4)
-    with closing(RedisServer(any_server("redis-7"))) as server:
+    with RedisServer(any_server("redis-7")) as server:
         starts = push_to_download(server, 1 if quick else 20, idle)
         ends = last_page_to_end(server, 1 if quick else 5, 10 if quick else 300, ending)
     measured = {

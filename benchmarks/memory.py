@@ -8,10 +8,8 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import closing
 from typing import Any
 
-import redis
 from scrapy import Request
 
 from benchmarks.common import Result, Target
@@ -97,12 +95,12 @@ def entries(content: str, number: int) -> Iterator[bytes]:
 # Bytes of each
 
 
-class Measured:
-    """A frontier on a server of its own, whose memory is what was not there before."""
+class Measured(RedisServer):
+    """A server with a frontier, whose memory is what was not there before."""
 
     def __init__(self, depth: int = 0) -> None:
-        self.server = RedisServer(any_server("redis-7"), "--list-compress-depth", str(depth))
-        self.client: redis.Redis = self.server.client()
+        super().__init__(any_server("redis-7"), "--list-compress-depth", str(depth))
+        self.redis = self.client()
         self.member = self.worker(0)
         # What is there whatever is queued: scripts, counters.
         self.push([b"first"], slots=1)
@@ -111,11 +109,7 @@ class Measured:
 
     def worker(self, number: int) -> ShardSession:
         """One more worker."""
-        return join(self.client, f"worker-{number}", "exact")[0]
-
-    def close(self) -> None:
-        self.client.close()
-        self.server.close()
+        return join(self.redis, f"worker-{number}", "exact")[0]
 
     def taken(self) -> int:
         """Bytes that were not there before."""
@@ -123,8 +117,8 @@ class Measured:
 
     def _used(self) -> int:
         """Bytes in use without the buffers of the connection, which is closed for it."""
-        self.client.close()
-        return used_memory(self.server)
+        self.redis.close()
+        return used_memory(self)
 
     def push(self, entries: Iterable[bytes], slots: int) -> None:
         """Enqueue; without fingerprints, for the dupefilter is weighed by itself."""
@@ -136,7 +130,7 @@ class Measured:
 
     def exchange(self, member: ShardSession, want: int = 0) -> list[Lease]:
         """-> what was claimed."""
-        return member.received(execute(self.client, member.call(want=want))).leases
+        return member.received(execute(self.redis, member.call(want=want))).leases
 
     def finish_all(self) -> None:
         """Claim and finish until nothing is left."""
@@ -147,14 +141,14 @@ class Measured:
 
 def queued(content: str, number: int, depth: int) -> float:
     """Bytes of a queued request, entry and all that is kept with it."""
-    with closing(Measured(depth)) as measured:
+    with Measured(depth) as measured:
         measured.push(entries(content, number), slots=10)
         return measured.taken() / number
 
 
 def leased(content: str, number: int) -> float:
     """Bytes of a request that a worker holds, 100 each, the worker itself included."""
-    with closing(Measured()) as measured:
+    with Measured() as measured:
         measured.push(entries(content, number), slots=10)
         for worker in range(1, number // MAX_CLAIMS + 1):
             claimed = measured.exchange(measured.worker(worker), want=MAX_CLAIMS)
@@ -164,7 +158,7 @@ def leased(content: str, number: int) -> float:
 
 def idle_slot(slots: int) -> float:
     """Bytes that remain of a slot when its only request has been finished."""
-    with closing(Measured()) as measured:
+    with Measured() as measured:
         measured.push(entries(USUAL, slots), slots)
         measured.finish_all()
         return measured.taken() / slots
@@ -172,36 +166,32 @@ def idle_slot(slots: int) -> float:
 
 def queued_by_peer(content: str, number: int) -> float:
     """Bytes of a request in a sorted set, pickled, as scrapy-redis' queue keeps it."""
-    with RedisServer(any_server("redis-7")) as server:
-        before = used_memory(server)
-        with server.client() as client:
-            for request in requests(content, number):
-                pickled = pickle.dumps(request.to_dict(spider=SPIDER), protocol=-1)
-                client.zadd("books:requests", {pickled: 0})
-        return (used_memory(server) - before) / number
+    with Measured() as measured:
+        for request in requests(content, number):
+            pickled = pickle.dumps(request.to_dict(spider=SPIDER), protocol=-1)
+            measured.redis.zadd("books:requests", {pickled: 0})
+        return measured.taken() / number
 
 
 def seen_by_peer(number: int) -> float:
     """Bytes of a URL in a set of hexadecimal SHA-1, as scrapy-redis' dupefilter keeps it."""
-    with RedisServer(any_server("redis-7")) as server:
-        before = used_memory(server)
-        with redis.Redis.from_url(server.unix_url) as client:
-            for first in range(0, number, 1000):
-                urls = range(first, min(first + 1000, number))
-                client.sadd("seen", *(hashlib.sha1(b"%d" % url).hexdigest() for url in urls))
-        return (used_memory(server) - before) / number
+    with Measured() as measured:
+        for first in range(0, number, 1000):
+            urls = range(first, min(first + 1000, number))
+            measured.redis.sadd("seen", *(hashlib.sha1(b"%d" % url).hexdigest() for url in urls))
+        return measured.taken() / number
 
 
 def seen(backend: str, number: int) -> float:
     """Bytes of a URL in a filter at its designed size."""
-    with closing(Filter(backend, ERROR_RATE, number)) as one:
+    with Filter(backend, ERROR_RATE, number) as one:
         one.grow_to(number)
         return one.bytes_each()
 
 
 def grown(backend: str, number: int, steps: int) -> tuple[float, float]:
     """Bytes of a URL past the designed size: at twice it, and the most up to three times it."""
-    with closing(Filter(backend, ERROR_RATE, number)) as one:
+    with Filter(backend, ERROR_RATE, number) as one:
         # Just past it a second layer may have been made.
         looks = [number + number // 200]
         looks += [number + 2 * number * step // steps for step in range(1, steps + 1)]

@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -72,18 +72,18 @@ def backends() -> list[str]:
     return ["exact", "bitmap", *(["redisbloom"] if bloom_module() else [])]
 
 
-class Filter:
-    """One dupefilter on a server of its own, driven by the Lua that the frontier's scripts have."""
+class Filter(RedisServer):
+    """A server with one dupefilter, driven by the Lua that the frontier's scripts have."""
 
     def __init__(self, backend: str, error_rate: float, capacity: int) -> None:
-        self.server = RedisServer(any_server("redis-7"), bloom=backend == "redisbloom")
-        self.client = redis.Redis.from_url(self.server.unix_url)
+        super().__init__(any_server("redis-7"), bloom=backend == "redisbloom")
+        self.redis = redis.Redis.from_url(self.unix_url)
         self.exact = backend == "exact"
         self._seen = SeenFilter(backend, error_rate, capacity)
 
         def script(body: str, before: str = "") -> Any:
             text = source(f"seen=shared/seen/{backend}", body=_INPUT + body)
-            made = self.client.register_script(before + text)
+            made = self.redis.register_script(before + text)
             self._call(made, self._fresh(BATCH))
             return made
 
@@ -91,14 +91,10 @@ class Filter:
         self._nothing = script(_NOTHING)
         self._status = script("return seen().status(KEYS[1], params)")
         # Scripts are loaded and the statistics of commands are there; only the filter is weighed.
-        self.client.flushdb()
+        self.redis.flushdb()
         self.added = 0
-        self.client.close()  # it opens again when it is used
-        self._memory_before = used_memory(self.server)
-
-    def close(self) -> None:
-        self.client.close()
-        self.server.close()
+        self.redis.close()  # it opens again when it is used
+        self._memory_before = used_memory(self)
 
     def _fresh(self, number: int) -> list[Any]:
         """Random fingerprints, encoded: nobody has seen them."""
@@ -149,14 +145,14 @@ class Filter:
 
     def _cpu(self) -> float:
         """µs that Redis' main thread has run."""
-        taken = self.client.info("cpu")
+        taken = self.redis.info("cpu")
         seconds = taken["used_cpu_user_main_thread"] + taken["used_cpu_sys_main_thread"]
         return float(seconds) * 1e6
 
     def bytes_each(self) -> float:
         """Memory of a recorded fingerprint, all of the filter shared among them."""
-        self.client.close()  # its buffers are no part of the filter
-        return (used_memory(self.server) - self._memory_before) / self.added
+        self.redis.close()  # its buffers are no part of the filter
+        return (used_memory(self) - self._memory_before) / self.added
 
 
 def used_memory(server: RedisServer) -> int:
@@ -180,7 +176,7 @@ def run(*, quick: bool) -> Result:
         points = {"full": 1.0} if quick else POINTS | (FAR if number else {})
         with ExitStack() as stack:
             filters = {
-                name: stack.enter_context(closing(Filter(name, rate, capacity)))
+                name: stack.enter_context(Filter(name, rate, capacity))
                 for name in backends()
                 if name != "exact" or number == 0  # it knows no error rate
             }
