@@ -25,6 +25,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -239,17 +240,8 @@ def remember() -> None:
 def prepare() -> None:
     """Import what crawls import, and nothing that is begun by importing it."""
     remember()
-    settings = importlib.import_module("scrapy.settings.default_settings")
-    names = {"scrapy.cmdline", "scrapy.crawler", "twisted.internet.asyncioreactor", "redis.asyncio"}
-    for name, value in vars(settings).items():
-        paths = value if isinstance(value, dict) and name.endswith("_BASE") else [value]
-        paths = [*paths, *(value.values() if isinstance(value, dict) else [])]
-        names |= {
-            path.rpartition(".")[0]
-            for path in paths
-            if isinstance(path, str) and path.startswith("scrapy.")
-        }
-    for package in ("scrapy.commands", "scrapy_redisq"):
+    names = {"twisted.internet.asyncioreactor", "redis.asyncio"}
+    for package in ("scrapy", "scrapy_redisq"):
         path = importlib.import_module(package).__path__
         modules = pkgutil.walk_packages(path, f"{package}.", onerror=importlib.import_module)
         names |= {module.name for module in modules}
@@ -257,7 +249,9 @@ def prepare() -> None:
     names = {name for name in names if ".parquet" not in name}
     for name in sorted(names):
         try:
-            importlib.import_module(name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # some are deprecated
+                importlib.import_module(name)
         except ImportError as error:
             # What is optional. A circle of ours would not show when it is imported again.
             if (error.name or "").startswith("scrapy_redisq"):
