@@ -28,6 +28,7 @@ from scrapy_redisq.errors import (
     ShardLost,
 )
 from scrapy_redisq.frontier.names import key_prefix, meta_key
+from scrapy_redisq.pipelines import RedisPipeline
 from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.connect import WorkerConnection
@@ -36,7 +37,7 @@ from tests.crawls.test_dupefilter import opened as opened_dupefilter
 from tests.docs.test_readme import acl
 from tests.harness.command import Redisq
 from tests.harness.in_loop import in_a_loop
-from tests.sinks.test_redis import opened as opened_pipeline
+from tests.harness.pipelines import opened as opened_pipeline
 
 URLS = [f"https://{host}.example/{page}" for host in "abcdefgh" for page in range(3)]
 
@@ -237,7 +238,9 @@ def move(cluster: Cluster, slot: int) -> None:
 async def test_items_of_a_pipeline_follow_their_key(cluster: Cluster) -> None:
     """A transaction is done where the key is by then; while it is on its way items wait."""
     key = "books:items"
-    async with opened_pipeline(cluster.url, REDISQ_ITEMS_TYPE="stream") as pipeline:
+    async with opened_pipeline(
+        RedisPipeline, REDISQ_URL=cluster.url, REDISQ_ITEMS_TYPE="stream"
+    ) as pipeline:
         rows = [pipeline.row({"n": n}, f"{n:032}") for n in range(3)]
         await pipeline.write(rows[:1])
         await asyncio.to_thread(move, cluster, key_slot(key.encode()))

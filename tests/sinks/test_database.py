@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ import pydantic
 import pytest
 import scrapy
 import sqlalchemy
-from scrapy.utils.test import get_crawler
 
 from lab.databases import Database, MariaServer, SQLiteDatabase
 from lab.servers import RedisServer, wait_until
@@ -21,9 +19,9 @@ from lab.site import Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
-from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
 from tests.harness.in_loop import in_a_loop
+from tests.harness.pipelines import opened
 
 
 @dataclass
@@ -51,17 +49,8 @@ sqlalchemy.Table(
 TABLE = "CREATE TABLE book (url VARCHAR(100) PRIMARY KEY, title VARCHAR(100))"
 
 
-@asynccontextmanager
-async def pipeline(database: Database, **settings: Any) -> AsyncIterator[DatabasePipeline]:
-    """An open pipeline, without a crawl."""
-    crawler = get_crawler(settings_dict={"REDISQ_DATABASE_URL": database.url, **settings})
-    pipeline = DatabasePipeline(crawler)
-    pipeline.settings = RedisqSettings.read(crawler.settings)
-    await pipeline.open()
-    try:
-        yield pipeline
-    finally:
-        await pipeline.close()
+def pipeline(database: Database, **settings: Any) -> AbstractAsyncContextManager[DatabasePipeline]:
+    return opened(DatabasePipeline, REDISQ_DATABASE_URL=database.url, **settings)
 
 
 def rows(pipeline: DatabasePipeline, *items: Any) -> list[Any]:

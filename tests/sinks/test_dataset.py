@@ -8,8 +8,6 @@ import io
 import json
 import os
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, make_dataclass
 from datetime import date
 from decimal import Decimal
@@ -17,10 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scrapy
-from scrapy.crawler import Crawler
 from scrapy.settings import Settings
-from scrapy.statscollectors import StatsCollector
 
 from lab.servers import wait_until
 from lab.site import Site, linked_pages
@@ -32,6 +27,7 @@ from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, constants
 from tests.harness.in_loop import until
+from tests.harness.pipelines import opened, write_all
 from tests.sinks.conftest import Store
 
 SECONDS = "scrapy_redisq.pipelines.file_batch.FilePipeline.batch_seconds"
@@ -51,29 +47,9 @@ def dataset(*outputs: Path | str, spider: str = "books", **settings: Any) -> Dat
     return Dataset(RedisqSettings.read(given), spider, given)
 
 
-@asynccontextmanager
-async def opened(*outputs: Path | str, **settings: Any) -> AsyncIterator[DatasetPipeline]:
-    """The pipeline of a worker, without a crawl around it."""
-    given = {"REDISQ_DATASET": list(map(str, outputs)), **settings}
-    pipeline = DatasetPipeline(Crawler(scrapy.Spider, Settings(given)))
-    pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
-    pipeline.spider_name = pipeline.frontier_name = "books"
-    pipeline.crawler.stats = StatsCollector(pipeline.crawler)
-    await super(DatasetPipeline, pipeline).open()
-    yield pipeline
-
-
 def write(output: Path | str, *batches: dict[str, Any], **settings: Any) -> None:
     """A worker's batches: items by the last digit of their keys."""
-
-    async def run() -> None:
-        async with opened(output, **settings) as pipeline:
-            for batch in batches:
-                await pipeline.write(
-                    [pipeline.row(item, f"{int(key):032x}") for key, item in batch.items()]
-                )
-
-    asyncio.run(run())
+    write_all(DatasetPipeline, *batches, REDISQ_DATASET=[str(output)], **settings)
 
 
 def lines(path: Path) -> list[Any]:
@@ -181,7 +157,7 @@ class TestTogether:
         write(out, {"1": {"n": 1}})
 
         async def run() -> None:
-            async with opened(out) as pipeline:
+            async with opened(DatasetPipeline, REDISQ_DATASET=[str(out)]) as pipeline:
                 last = pipeline._put_together(unless_current=False, written=2)
                 waiting = asyncio.ensure_future(last)
                 await until(out.exists, "what is there is put together")
@@ -202,7 +178,7 @@ class TestTogether:
         part.with_name("1.jsonl").write_text("{}\n")
 
         async def run() -> None:
-            async with opened(out) as pipeline:
+            async with opened(DatasetPipeline, REDISQ_DATASET=[str(out)]) as pipeline:
                 await pipeline._put_together(unless_current=False)
 
         asyncio.run(run())

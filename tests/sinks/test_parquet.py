@@ -7,8 +7,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, make_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -23,9 +21,6 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pydantic
 import pytest
-import scrapy
-from scrapy.crawler import Crawler
-from scrapy.settings import Settings
 
 from lab.servers import free_port, wait_until
 from lab.site import Site, linked_pages
@@ -34,8 +29,8 @@ from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnav
 from scrapy_redisq.files import safe_name
 from scrapy_redisq.pipelines import ParquetPipeline, parquet
 from scrapy_redisq.pipelines.parquet.arrow import Columns, convert_free
-from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run, constants
+from tests.harness.pipelines import opened, write_all
 from tests.sinks.conftest import SECRET, Store
 
 PIPELINE_PATH = "scrapy_redisq.pipelines.parquet.pipeline.ParquetPipeline"
@@ -121,27 +116,8 @@ def schema(kind: type) -> dict[str, str]:
     return {name: str(table.schema.field(name).type) for name in table.column_names[:-2]}
 
 
-@asynccontextmanager
-async def opened(frontier: str = "books", **settings: Any) -> AsyncIterator[ParquetPipeline]:
-    """A pipeline without a crawl around it."""
-    pipeline = ParquetPipeline(Crawler(scrapy.Spider, Settings(settings)))
-    pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
-    pipeline.spider_name, pipeline.frontier_name = "books", frontier
-    try:
-        await pipeline.open()
-        yield pipeline
-    finally:
-        await pipeline.close()
-
-
 def write(url: Path | str, *batches: list[Any], **settings: Any) -> None:
-    async def run() -> None:
-        async with opened(REDISQ_PARQUET_URL=str(url), **settings) as pipeline:
-            for batch in batches:
-                rows = [pipeline.row(item, f"{n:032}") for n, item in enumerate(batch)]
-                await pipeline.write(rows)
-
-    asyncio.run(run())
+    write_all(ParquetPipeline, *batches, REDISQ_PARQUET_URL=str(url), **settings)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -297,7 +273,7 @@ class TestFiles:
 
         async def run() -> None:
             url = f"{tmp_path}/%(spider)s"
-            async with opened(frontier, REDISQ_PARQUET_URL=url) as pipeline:
+            async with opened(ParquetPipeline, frontier, REDISQ_PARQUET_URL=url) as pipeline:
                 await pipeline.write([pipeline.row({"n": 1}, KEY)])
 
         asyncio.run(run())
@@ -321,7 +297,7 @@ class TestFiles:
         full.mkdir()
 
         async def run() -> None:
-            async with opened(REDISQ_PARQUET_URL=str(tmp_path)) as pipeline:
+            async with opened(ParquetPipeline, REDISQ_PARQUET_URL=str(tmp_path)) as pipeline:
                 rows = [pipeline.row(item, KEY) for item in ({"n": 1}, AttrsBook("u"))]
                 for _ in range(2):
                     file = f".{pipeline._prefix}-000001.parquet.tmp"
@@ -358,7 +334,7 @@ class TestFiles:
 class TestStart:
     def open(self, url: str, **settings: Any) -> str:
         async def run() -> None:
-            async with opened(REDISQ_PARQUET_URL=url, **settings):
+            async with opened(ParquetPipeline, REDISQ_PARQUET_URL=url, **settings):
                 pass
 
         with pytest.raises(RedisqError) as caught:

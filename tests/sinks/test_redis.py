@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -17,8 +15,6 @@ from typing import Any
 import pytest
 import scrapy
 from scrapy.crawler import Crawler
-from scrapy.settings import Settings
-from scrapy.statscollectors import MemoryStatsCollector
 
 from lab.servers import RedisServer, any_server, free_port
 from scrapy_redisq.errors import (
@@ -30,8 +26,8 @@ from scrapy_redisq.errors import (
     SinkUnavailable,
 )
 from scrapy_redisq.pipelines import RedisPipeline
-from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.in_loop import in_a_loop
+from tests.harness.pipelines import opened, write_all
 
 KEY = "books:items"
 DOCS = Path(__file__).parents[2] / "docs/howto/redis-items.md"
@@ -49,30 +45,8 @@ class Book:
     title: Any = None
 
 
-@asynccontextmanager
-async def opened(url: str, **settings: Any) -> AsyncIterator[RedisPipeline]:
-    """A pipeline without a crawl around it."""
-    crawler = Crawler(scrapy.Spider, Settings({"REDISQ_URL": url, **settings}))
-    crawler.stats = MemoryStatsCollector(crawler)
-    pipeline = RedisPipeline(crawler)
-    pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
-    pipeline.spider_name = pipeline.frontier_name = "books"
-    try:
-        await pipeline.open()
-        yield pipeline
-    finally:
-        await pipeline.close()
-
-
-def write(url: str, *batches: list[Any], **settings: Any) -> RedisPipeline:
-    async def run() -> RedisPipeline:
-        async with opened(url, **settings) as pipeline:
-            for batch in batches:
-                rows = [pipeline.row(item, f"{n:032}") for n, item in enumerate(batch)]
-                await pipeline.write(rows)
-            return pipeline
-
-    return asyncio.run(run())
+def write(url: str, *batches: list[Any], **settings: Any) -> None:
+    write_all(RedisPipeline, *batches, REDISQ_URL=url, **settings)
 
 
 def entries(server: RedisServer, key: str = KEY) -> list[dict[bytes, bytes]]:
@@ -145,14 +119,17 @@ def test_what_json_would_change_is_refused(value: Any) -> None:
 @in_a_loop
 async def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
     """A key that is something else ends the crawl: at the start, and when it becomes so."""
+    given = {"REDISQ_URL": redis_server.url, "REDISQ_ITEMS_TYPE": kind}
     with redis_server.client() as client:
         client.set(KEY, "x")
     with pytest.raises(SinkMismatch, match=f"'{KEY}' is no {kind}: give REDISQ_ITEMS_KEY"):
-        async with opened(redis_server.url, REDISQ_ITEMS_TYPE=kind):
+        async with opened(RedisPipeline, **given):
             pass
     with redis_server.client() as client:
         client.delete(KEY)
-    async with opened(redis_server.url, REDISQ_ITEMS_TYPE=kind) as pipeline:
+    async with opened(
+        RedisPipeline, REDISQ_URL=redis_server.url, REDISQ_ITEMS_TYPE=kind
+    ) as pipeline:
         with redis_server.client() as client:
             client.set("other:items", "x")
         rows = [pipeline.row({"n": 1}, "k")]
@@ -190,7 +167,7 @@ def own_server() -> Iterator[RedisServer]:
 async def test_a_server_that_is_full_or_away(own_server: RedisServer) -> None:
     """Redis at its maxmemory takes nothing of the batch; later it does, and so it does when it has
     been restarted. No item is in the error, and no password."""
-    async with opened(own_server.url) as pipeline:
+    async with opened(RedisPipeline, REDISQ_URL=own_server.url) as pipeline:
         rows = [pipeline.row({"n": n, "body": "treasure"}, "k") for n in range(3)]
         with own_server.client() as client:
             client.config_set("maxmemory", 1)
@@ -212,7 +189,7 @@ async def test_a_server_that_is_full_or_away(own_server: RedisServer) -> None:
 @in_a_loop
 async def test_a_transaction_that_is_not_answered_in_time(own_server: RedisServer) -> None:
     """Many items may be too many; one is not."""
-    async with opened(f"{own_server.url}?socket_timeout=0.2") as pipeline:
+    async with opened(RedisPipeline, REDISQ_URL=f"{own_server.url}?socket_timeout=0.2") as pipeline:
         rows = [pipeline.row({"n": n}, "k") for n in range(2)]
         with own_server.client() as client:
             client.client_pause(60_000)
