@@ -342,7 +342,7 @@ def test_a_url_that_hangs_while_others_are_answered(crawl: Run) -> None:
     """It is fetched as often as RETRY_TIMES allows, no more."""
     with Site(lambda path: Answer("x", delay=60 if path == "/3" else 0.1)) as site:
         settings = {
-            "DOWNLOAD_TIMEOUT": 0.5,
+            "DOWNLOAD_TIMEOUT": 1,
             "RETRY_TIMES": 1,
             "REDISQ_RETRY_DELAYS": "0",
             "CONCURRENT_REQUESTS": 2,

@@ -72,11 +72,24 @@ def limits(given: dict[str, Any], spider: object = None) -> dict[str, SlotLimit]
         ({**FLEET, PER_DOMAIN: 8, "REDISQ_SLOT_CONCURRENCY": 0}, {}),
         ({**THROTTLED, "DOWNLOAD_DELAY": 0.5}, {"*": (0.5,)}),
         (FLEET, {}),  # Scrapy's default concurrency is not the fleet's
+        (
+            {
+                "REDISQ_SLOT_DELAY": 2,
+                "REDISQ_SLOT_LIMITS": {
+                    "*": {"rate": "30/m"},
+                    "a.example": {"delay": 0},
+                    "*.b.example": {"concurrency": 3},
+                },
+            },
+            {"a.example": (0, 0, 0.5), "*.b.example": (2, 3, 0.5), "*": (2, 0, 0.5)},
+        ),
+        ({"REDISQ_SLOT_LIMITS": '{"a": {"rate": "1/s"}}'}, {"a": (0, 0, 1.0)}),
+        ({}, {}),
     ],
 )
-def test_scrapys_limits(given: dict[str, Any], expected: dict[str, tuple[float, ...]]) -> None:
-    """Scrapy's that the project has set are limits of the fleet if that is asked for. REDISQ_SLOT_…
-    come before them, by slot too, and complete them."""
+def test_limits(given: dict[str, Any], expected: dict[str, tuple[float, ...]]) -> None:
+    """What a slot's limit leaves out is as for all. Scrapy's that the project has set are limits of
+    the fleet if that is asked for: REDISQ_SLOT_… come before them, and complete them."""
     assert limits(given) == {slot: SlotLimit(*one) for slot, one in expected.items()}
 
 
@@ -90,18 +103,6 @@ def test_limits_of_the_spider() -> None:
     settings = Settings(FLEET)
     settings.set(PER_DOMAIN, 8, "spider")
     assert RedisqSettings.read(settings).limits() == {"*": SlotLimit(0, 8).to_text()}
-
-
-@pytest.mark.parametrize(
-    "options", [{"delay": "long"}, {"concurrency": 0}, {"rate": "1/s"}, {"dealy": 1}, 5, None]
-)
-def test_wrong_download_slots_name_the_slot(options: Any) -> None:
-    """The error names the setting, the slot, what was given and what it takes."""
-    with pytest.raises(SettingError) as caught:
-        limits({**FLEET, "DOWNLOAD_SLOTS": {"shop.example": options}})
-    assert str(caught.value).startswith("DOWNLOAD_SLOTS")
-    assert "for 'shop.example' 'delay' (seconds" in str(caught.value)
-    assert repr(options) in str(caught.value)
 
 
 BY_PRIORITY = {"REDISQ_SCHEDULING": "priority"}
@@ -167,24 +168,27 @@ def test_wrong_rates(rate: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("setting", "options"),
     [
-        {"delay": -1},
-        {"delay": "long"},
-        {"concurrency": 1.5},
-        {"burst": 0},
-        {"budget": 0.5},
-        {"budget": float("inf")},
-        {"dealy": 1},
-        "10/s",
+        *(
+            (setting, options)
+            for setting in ("DOWNLOAD_SLOTS", "REDISQ_SLOT_LIMITS")
+            for options in ({"delay": -1}, {"delay": "long"}, {"dealy": 1}, 5, None)
+        ),
+        ("DOWNLOAD_SLOTS", {"concurrency": 0}),
+        ("DOWNLOAD_SLOTS", {"rate": "1/s"}),
+        ("REDISQ_SLOT_LIMITS", {"concurrency": 1.5}),
+        ("REDISQ_SLOT_LIMITS", {"burst": 0}),
+        ("REDISQ_SLOT_LIMITS", {"budget": 0.5}),
+        ("REDISQ_SLOT_LIMITS", {"budget": float("inf")}),
     ],
 )
-def test_wrong_limits_name_the_slot(options: Any) -> None:
+def test_wrong_limits_name_the_slot(setting: str, options: Any) -> None:
     """The error names the setting, the slot, what was given and what it takes."""
     with pytest.raises(SettingError) as caught:
-        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {"shop.example": options}}))
-    assert "REDISQ_SLOT_LIMITS" in str(caught.value)
-    assert "for 'shop.example' 'delay' (seconds" in str(caught.value)
+        limits({**FLEET, setting: {"shop.example": options}})
+    for told in (setting, "for 'shop.example' 'delay' (seconds", repr(options)):
+        assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("slot", ["", "*.", "a*b", "*a", "two words", "https://a.example", 7])
@@ -192,27 +196,6 @@ def test_wrong_slots(slot: Any) -> None:
     """A slot is a name, or all below a domain."""
     with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
         RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {slot: {"delay": 1}}}))
-
-
-def test_limits_of_the_settings() -> None:
-    """What a slot's limit leaves out is as for all; without any limit there is none for all."""
-    given = {
-        "REDISQ_SLOT_DELAY": 2,
-        "REDISQ_SLOT_LIMITS": {
-            "*": {"rate": "30/m"},
-            "a.example": {"delay": 0},
-            "*.b.example": {"concurrency": 3},
-        },
-    }
-    limits = RedisqSettings.read(Settings(given)).limits()
-    assert {slot: SlotLimit.from_text(text) for slot, text in limits.items()} == {
-        "a.example": SlotLimit(0, 0, 0.5),
-        "*.b.example": SlotLimit(2, 3, 0.5),
-        "*": SlotLimit(2, 0, 0.5),
-    }
-    assert RedisqSettings.read(Settings({})).limits() == {}
-    from_command_line = Settings({"REDISQ_SLOT_LIMITS": '{"a": {"rate": "1/s"}}'})
-    assert RedisqSettings.read(from_command_line).limits() == {"a": "0 1000000 1 0"}
 
 
 def test_a_request_can_be_left_out() -> None:

@@ -169,9 +169,6 @@ class Ordered(scrapy.Spider):
     def parse(self, response):
         yield {"url": response.url}
 
-    def parse_old(self, response):
-        yield {"url": response.url, "old": True}
-
 
 class Stamped(HTTP11DownloadHandler):
     """Scrapy's own, which writes into each request when it was told to download it."""
