@@ -260,9 +260,17 @@ def refused(url: str, **options: Any) -> str:
         return str(caught.value)
 
 
-def test_seeds_that_nobody_answers_at() -> None:
+def test_addresses_that_lead_elsewhere(cluster: Cluster, redis_server: RedisServer) -> None:
+    """Nobody answers, a server is no node of a cluster, a node is taken for a server, also by
+    Frontier and commands, and before a key is there: said at once, with the scheme to use."""
     said = refused(f"redis+cluster://bob:s3cret@127.0.0.1:{free_port()},127.0.0.1:{free_port()}")
     assert "REDISQ_URL" in said and "REDISQ_CONNECT_TIMEOUT" in said and "s3cret" not in said
+    said = refused(redis_server.url.replace("redis://", "redis+cluster://"))
+    assert "that it is a node of a cluster (else write redis://" in said
+    url = cluster.servers[0].url
+    assert "redis+cluster://" in refused(url)
+    with pytest.raises(ServerUnsuitable, match="redis\\+cluster://"):
+        Frontier.from_url(url, "books")
 
 
 def test_one_seed_is_enough(cluster: Cluster) -> None:
@@ -271,20 +279,6 @@ def test_one_seed_is_enough(cluster: Cluster) -> None:
     with open_server(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{port}") as server:
         server.wait()
         assert server.masters == 3
-
-
-def test_a_server_that_is_no_node_of_a_cluster(redis_server: RedisServer) -> None:
-    """At once, with the scheme to use."""
-    said = refused(redis_server.url.replace("redis://", "redis+cluster://"))
-    assert "that it is a node of a cluster (else write redis://" in said
-
-
-def test_a_node_of_a_cluster_by_the_address_of_a_server(cluster: Cluster) -> None:
-    """At once, with the scheme to use; also by Frontier and commands, and before a key is there."""
-    url = cluster.servers[0].url
-    assert "redis+cluster://" in refused(url)
-    with pytest.raises(ServerUnsuitable, match="redis\\+cluster://"):
-        Frontier.from_url(url, "books")
 
 
 def test_a_cluster_out_of_order() -> None:

@@ -45,7 +45,7 @@ def failure(url: str, **options: Any) -> str:
     with opened as server, pytest.raises(ServerError) as caught:
         server.wait()
         server.check()
-    assert "Traceback" not in str(caught.value)
+    assert "REDISQ_URL" in str(caught.value)
     return str(caught.value)
 
 
@@ -54,21 +54,16 @@ def test_what_is_wrong_with_an_address_is_said(group: Sentinels, redis_server: R
     is named, with REDISQ_URL and what it should be."""
     port = group.sentinels[0].port
     said = failure(f"redis+sentinel://:pw@127.0.0.1:{port}/other")
-    assert "REDISQ_URL" in said
     assert f"knows no 'other', but {SERVICE}" in said
     ports = [free_port(), free_port()]
     said = failure(f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/{SERVICE}")
     assert all(f"127.0.0.1:{port}" in said for port in ports)
-    assert "REDISQ_URL" in said
     said = failure(f"redis+sentinel://127.0.0.1:{redis_server.port}/{SERVICE}")
     assert "is no Sentinel, but a Redis server" in said
-    assert "REDISQ_URL" in said
     said = failure(f"redis://127.0.0.1:{port}")
     assert f"redis+sentinel://HOST:PORT,HOST:PORT/{SERVICE}" in said
-    assert "REDISQ_URL" in said
     said = failure(f"redis://:pw@127.0.0.1:{group.servers[1].port}")
     assert f"is a replica of 127.0.0.1:{group.servers[0].port}" in said
-    assert "REDISQ_URL" in said
     said = failure(group.url().replace("//:pw@", "//:s3cret@"))
     assert "Check user, password and database in REDISQ_URL" in said
     assert "s3cret" not in said
@@ -86,7 +81,6 @@ def test_users_and_passwords_of_sentinels(each_binary: Any) -> None:
         for wrong in (right.partition("?")[0], right.replace("s3cret", "s3cre7")):
             said = failure(wrong)
             assert "sentinel_password" in said
-            assert "REDISQ_URL" in said
             assert "s3cre" not in said
         for sentinel in group.sentinels:
             with sentinel.client() as client:

@@ -23,8 +23,8 @@ from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.pipelines.batch import ItemRefused
 from scrapy_redisq.pipelines.database import engine
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
-from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.in_loop import in_a_loop, results, until
+from tests.harness.pipelines import opened
 
 
 @dataclass
@@ -250,26 +250,20 @@ def hang_up(database: Database, condition: str, *, at_commit: bool = False) -> N
     database.execute(f"CREATE {when} FOR EACH ROW EXECUTE FUNCTION bye()")
 
 
-def test_a_server_that_takes_connections_and_is_silent(
+@in_a_loop
+async def test_a_server_that_takes_connections_and_is_silent(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At start it is waited for no longer than the settings say, with a warning before; `close`
     does not wait for it. PyMySQL itself would wait for two minutes."""
     monkeypatch.setattr(engine, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(DatabasePipeline, "silent_seconds", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"mysql://u:p@127.0.0.1:{silent.getsockname()[1]}/x"
-        settings = {"REDISQ_DATABASE_URL": url, "REDISQ_CONNECT_TIMEOUT": 0.2}
-        crawler = get_crawler(settings_dict=settings)
-        sink = DatabasePipeline(crawler)
-        sink.settings = RedisqSettings.read(crawler.settings)
-        sink.silent_seconds = 0.05
-
-        async def start() -> None:
-            with pytest.raises(SinkUnavailable, match=r"no answer .*REDISQ_CONNECT_TIMEOUT"):
-                await asyncio.wait_for(sink.open(), 30)
-            await asyncio.wait_for(sink.close(), 30)
-
-        asyncio.run(start())
+        given = {"REDISQ_DATABASE_URL": url, "REDISQ_CONNECT_TIMEOUT": 0.2}
+        with pytest.raises(SinkUnavailable, match=r"no answer .*REDISQ_CONNECT_TIMEOUT"):
+            async with opened(DatabasePipeline, **given):  # type: ignore[arg-type]
+                pass
     (warning,) = caplog.records
     assert "waiting 0.2 s" in warning.getMessage()
 
