@@ -39,8 +39,9 @@ def dead_letters(world: World) -> list[Letter]:
 
 
 def refused_pages(letters: list[Letter]) -> set[int]:
-    """Pages that a budget has refused."""
-    refused = [letter for letter in letters if letter.reason == "budget" and letter.is_page]
+    """Pages that a budget has refused, or whose workers have died too often: also of others."""
+    reasons = ("budget", "deliveries")
+    refused = [letter for letter in letters if letter.reason in reasons and letter.is_page]
     return {int(letter.url.rpartition("/")[2]) for letter in refused}
 
 

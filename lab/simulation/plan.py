@@ -55,6 +55,7 @@ FEATURES = {
     "slot_budget": 0.12,
     "page_budget": 0.12,
     "stream": 0.4,
+    "fails_again": 0.2,
 }
 """What a spider or its site may do -> how often one does."""
 

@@ -38,7 +38,8 @@ class Page:
     others ask for with a lambda, too. ``tries``: its callback asks so often to be tried again.
     ``retry_after``: the answers say for how long to stay away. ``kills``: the worker that fetches
     it. ``heavy``: its leaves are of megabytes.
-    ``session``: what is hidden shares a session with it, and could be stored."""
+    ``session``: what is hidden shares a session with it, and could be stored. ``fails_again``: to
+    fetch it once more fails once."""
 
     number: int
     host: int
@@ -64,6 +65,7 @@ class Page:
     heavy: bool = False
     tries: int = 0
     session: bool = False
+    fails_again: bool = False
     seconds: float = 0.05
 
     @property
@@ -106,6 +108,16 @@ class Site:
                 page.answers = []
         starts = [0, *self.pages[0].links[:2]] if "cookies" in plan.features else [0]
         self.starts = list(dict.fromkeys(starts))
+        several = {*self.starts, *(page.redirect for page in self.pages)}
+        for page in self.pages:
+            drawn = random.Random(f"again {plan.seed} {page.number}").random() < 0.3
+            page.fails_again = (
+                drawn
+                and "fails_again" in plan.features
+                and page.number not in several
+                and page.redirect is None
+                and not (page.answers or page.tries or page.kills)
+            )
         self.log: list[tuple[float, str, str, int]] = []
         self.hits: Counter[str] = Counter()
         self.begun: dict[str, list[float]] = defaultdict(list)
@@ -143,6 +155,10 @@ class Site:
             if page.redirect == number:
                 urls |= self.requests_of(page.number)
         return urls
+
+    def is_of_start(self, number: int) -> bool:
+        """Whether a start request may fetch this page."""
+        return any(self.pages[one].url in self.requests_of(number) for one in self.starts)
 
     def _page(self, chance: random.Random, later: random.Random, number: int) -> Page:
         """``later``: of features that came later, so that a seed's site stays as it was."""

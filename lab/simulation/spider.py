@@ -310,6 +310,10 @@ class Downloads:
                 headers["Retry-After"] = str(RETRY_AFTER)
                 site.sent_away.append((time.monotonic(), host))
             return TextResponse(request.url, status, headers=headers, body=b"")
+        if plain and page.fails_again and nth == 1:
+            site.failed[name] = time.monotonic()
+            world().voided += 1
+            return TextResponse(request.url, 500, body=b"")
         if plain and page.redirect is not None:
             target = site.pages[page.redirect].url
             return TextResponse(request.url, 302, headers={"Location": target})
@@ -345,6 +349,7 @@ class Sink(BatchPipeline):
         for row in rows:
             key = row.item["key"]
             world().table[key] = world().table.get(key, 0) + 1
+            world().rows[key].add(row.key)
         await asyncio.sleep(0.002)
 
     async def takes_others(self, row: Any, others: list[Any]) -> bool:

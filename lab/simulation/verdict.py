@@ -75,7 +75,13 @@ def judge(world: World) -> list[str]:
     if world.met["damage"]:
         problems += _said(world, _items(world, letters))
     else:
-        problems += _items(world, letters) + _fetches(world) + _redis(world) + rudeness(world)
+        problems += (
+            _items(world, letters)
+            + _twice(world)
+            + _fetches(world)
+            + _redis(world)
+            + rudeness(world)
+        )
         problems += (
             _ends(world, letters) + over_budgets(world, letters) + _recurring(world, letters)
         )
@@ -109,7 +115,7 @@ def _calm(world: World) -> list[str]:
     if late > bound and not features & {"keep_alive", "refused_rows", "lines", "recurs"}:
         problems.append(f"slow: nothing was done in the last {late:.1f} s")
     young = [one for one in world.workers if one.started_at > world.finished_at + AGE * TOLERANCE]
-    if len(world.network.begun) > 1 and not young:
+    if len(world.network.begun) > 1 and not (young or _begins_anew(world)):
         problems.append(f"{len(world.network.begun)} runs of one crawl")
     stats = [one.crawler.stats.get_stats() for one in world.workers]
     last = [of_last for of_last in stats if "redisq/last_worker" in of_last]
@@ -188,6 +194,22 @@ def _items(world: World, letters: list[Letter]) -> list[str]:
     return problems
 
 
+def _twice(world: World) -> list[str]:
+    """An item has one row, however often its page is fetched. What comes again has one each time,
+    and so has a line of a feed that has forgotten to have given it away."""
+    anew = ("every", "line") if world.losses else ("every",)
+    # Nobody asks whether a start request was met before, nor what it is redirected to.
+    starts = {page.number for page in world.site.pages if world.site.is_of_start(page.number)}
+    several = {
+        key: len(keys)
+        for key, keys in world.rows.items()
+        if len(keys) > 1
+        and not key.startswith(anew)
+        and not (key.isdecimal() and int(key) in starts)
+    }
+    return [f"twice: rows of {sorted(several.items())[:8]}"] if several else []
+
+
 def _lines(world: World) -> set[str]:
     """Of the feed. What was moved into a run that is lost, or by a worker that dies together with
     the last second of another server than the feed's, is lost."""
@@ -229,10 +251,8 @@ def _fetches(world: World) -> list[str]:
         page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
         expected = 1 + (len(page.answers) + page.tries if name.isdecimal() else 0)
         expected = min(expected, 3 if len(page.answers) == NEVER else expected)
-        # A start request asks nobody whether a link was met before, nor does a redirect of a retry.
-        urls = site.requests_of(page.number) - {page.url}
-        retried = sum(one.url in urls and bool(one.answers) for one in site.pages)
-        expected *= 1 + (page.number in site.starts[1:]) + retried
+        # A start request asks nobody whether a link was met before.
+        expected *= 1 + (page.number in site.starts[1:])
         if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
             expected = sum(f"shared{one.shared}" in name for one in site.pages)
         if "?own" in name:  # nor can this: it is each worker's own

@@ -10,7 +10,7 @@ import json
 import math
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ class World:
     events: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     table: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The keys of the rows that an item came with."""
     workers: list[Worker] = field(default_factory=list)
     sink_away: bool = False
     sink_slow: bool = False
