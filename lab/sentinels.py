@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
-import subprocess
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,18 +29,16 @@ class Sentinel(RedisServer):
     """One Sentinel. It keeps what it learns in its configuration file, over restarts too."""
 
     def __init__(self, binary: Path, config: str, *, port: int, password: str = "") -> None:
-        self.binary = binary
-        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
-        self.port = port
+        super(RedisServer, self).__init__()
+        self.binary, self.port = binary, port
         self._password = password
         self.url = self.url_through(port)
-        (self.folder / "sentinel.conf").write_text(config, "utf-8")
-        self._command = [str(binary), str(self.folder / "sentinel.conf"), "--sentinel"]
-        self._command += ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        file = self.folder / "sentinel.conf"
+        file.write_text(config, "utf-8")
+        self._words = [str(binary), str(file), "--sentinel", "--bind", "127.0.0.1"]
+        self._words += ["--dir", str(self.folder)]
         if password:
-            self._command += ["--requirepass", password]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+            self._words += ["--requirepass", password]
         self.start()
 
 

