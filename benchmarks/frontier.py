@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.common import Figures, Result, Target, alternate, cpu_of
-from benchmarks.crawls import peers
+from benchmarks.crawls.workers import peers_python
 from benchmarks.loads import peer_queue
 from benchmarks.seen import backends
 from lab.servers import RedisServer, any_server, binaries
@@ -51,7 +51,7 @@ class Clients:
     def __init__(self, number: int, *, peer: bool) -> None:
         command = [sys.executable, "-m", "benchmarks.loads.load"]
         if peer:
-            command = [str(peers.python()), peer_queue.__file__]
+            command = [str(peers_python()), peer_queue.__file__]
         self._processes = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for _ in range(number)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.common import Figures, Result, Target, alternate
-from benchmarks.loads.members import NAME, join
+from benchmarks.loads.load import NAME, join
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.names import meta_key

@@ -13,7 +13,7 @@ from typing import Any
 from scrapy import Request
 
 from benchmarks.common import Result, Target
-from benchmarks.loads.members import Books, join
+from benchmarks.loads.load import Books, join
 from benchmarks.loads.peer_queue import url_in_order
 from benchmarks.seen import Filter, backends, used_memory
 from lab.servers import RedisServer, any_server

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -181,11 +182,9 @@ def run(*, quick: bool) -> Result:
                 if name != "exact" or number == 0  # it knows no error rate
             }
             for filled, times in points.items():
-                rows += [
-                    {"filter": name, "rate": 0.0 if name == "exact" else rate, "filled": filled}
-                    | figures
-                    for name, figures in _at(round(times * capacity), filters, rate, probes, quick)
-                ]
+                for row in _at(round(times * capacity), filters, rate, probes, quick):
+                    rows.append({"rate": 0.0 if row["filter"] == "exact" else rate, **row})
+                    rows[-1]["filled"] = filled
     return Result(
         "seen",
         "Dupefilters: errors, speed and Redis time for a URL",
@@ -204,7 +203,7 @@ def run(*, quick: bool) -> Result:
 
 def _at(
     size: int, filters: dict[str, Filter], rate: float, probes: int, quick: bool
-) -> list[tuple[str, dict[str, Any]]]:
+) -> Iterator[dict[str, Any]]:
     """Fill all filters up to ``size``, the last tenth in alternating rounds, and probe them."""
     rounds = 1 if quick else 7
     window = max(10 * BATCH, size // 20 // rounds)
@@ -214,20 +213,19 @@ def _at(
         one.grow_to(size - 2 * rounds * window)
         speed[name] = (one.added - before) / (time.perf_counter() - began)
     variants = {name: functools.partial(one.costs, window) for name, one in filters.items()}
-    rows = []
     for name, costs in alternate(variants, rounds).items():
         one = filters[name]
         lost, asked = one.false_positives(probes)
-        figures: dict[str, Any] = {
+        yield {
+            "filter": name,
             "URLs": one.added,
             "wrong": lost,
             "of": asked,
             # Only if so many were asked that it is no chance.
             "x rate": lost / asked / rate if not one.exact and asked * rate >= TELLING else "",
             "inserts/s": speed[name],
+            **costs,
         }
-        rows.append((name, figures | costs))
-    return rows
 
 
 def _targets(rows: list[dict[str, Any]]) -> list[Target]:

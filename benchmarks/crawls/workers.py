@@ -9,19 +9,42 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.crawls import peers
 from lab.cluster import Cluster
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq import Frontier
 
 SPIDERS = Path(__file__).parent / "spiders"
+
+PEERS_FOLDER = Path(__file__).parents[2] / ".benchmarks-venv"
+PEERS = ("scrapy-redis==0.9.1", "Scrapy-Redis-BloomFilter==0.8.1")
+SAME = ("Scrapy", "Twisted", "redis", "lxml", "parsel", "w3lib", "cssselect", "itemadapter")
+"""What has a part in the figures: all variants run with the same release of it."""
+
+
+def peers_python() -> Path:
+    """The interpreter of the peers' environment, which the first call makes.
+
+    Raises `subprocess.CalledProcessError` if pip cannot install them.
+    """
+    interpreter = PEERS_FOLDER / "bin" / "python"
+    wanted = "\n".join([*PEERS, *(f"{name}=={version(name)}" for name in SAME)])
+    done = PEERS_FOLDER / "installed.txt"
+    if not (done.exists() and done.read_text() == wanted and interpreter.exists()):
+        venv.create(PEERS_FOLDER, with_pip=True, clear=True)
+        pip = [str(interpreter), "-m", "pip", "install", "--quiet", *wanted.split()]
+        print(f"installing {', '.join(PEERS)} into {PEERS_FOLDER}", file=sys.stderr)
+        subprocess.run(pip, check=True, capture_output=True, text=True)
+        done.write_text(wanted)
+    return interpreter
 
 
 class DidNotRun(Exception):
@@ -83,7 +106,7 @@ class Worker:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("SCRAPY_")
         }
-        python = str(peers.python()) if variant.peer else sys.executable
+        python = str(peers_python()) if variant.peer else sys.executable
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [python, "-m", "scrapy", *command],

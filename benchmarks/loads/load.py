@@ -1,24 +1,30 @@
-"""Clients without Scrapy's engine: processes that push, claim and finish as fast as they can."""
+"""Workers of a frontier without Scrapy's engine; clients that work as fast as they can."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
-from benchmarks.loads.members import Books, join
 from benchmarks.loads.peer_queue import serve, url_in_order
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Enqueue, Finish
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
+from scrapy_redisq.frontier.seen import SeenFilter, seen_filter
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.serialization.serializer import Serializer
+
+NAME = "books"
 
 PIPELINE = 100
 """Requests that one pipeline carries."""
@@ -28,6 +34,36 @@ BARE_FASTEST, FASTEST = 600_000, 150_000
 
 ENTRY_BYTES = 105
 SLOTS = 10
+
+
+class Books(Spider):
+    """The spider of the requests."""
+
+    name = NAME
+
+    def parse_item(self, response: Any) -> None:
+        """Their callback."""
+
+
+def join(
+    client: redis.Redis,
+    worker: str,
+    backend: str,
+    limits: Mapping[str, str] | None = None,
+) -> tuple[ShardSession, SeenFilter]:
+    """Register a worker, beginning the run if it is the first."""
+    config = FrontierConfig(dupefilter="exact" if backend == "exact" else "bloom", backend=backend)
+    joined = execute(
+        client,
+        calls.join(
+            NAME, 0, calls.crawl("run1"), config, calls.Registration(worker, 600.0, limits=limits)
+        ),
+    )
+    seen = seen_filter(joined.config)
+    nothing: Any = None
+    terms = Terms(NAME, config, 600, 5, 100, 0)
+    member = ShardSession(RunSession(nothing, terms), 0, joined, worker)
+    return member, seen
 
 
 def bare(asked: dict[str, Any]) -> Callable[[], int]:
