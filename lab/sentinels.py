@@ -151,15 +151,10 @@ class Sentinels:
         query = f"?sentinel_password={self._sentinel_password}" if self._sentinel_password else ""
         return f"redis+sentinel://{user}{hosts}/{SERVICE}/0{query}"
 
-    def named(self, sentinel: Sentinel | None = None) -> int:
-        """The port that a Sentinel names now."""
-        with (sentinel or self.sentinels[0]).client() as client:
-            _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
-        return int(port)
-
     def primary(self, sentinel: Sentinel | None = None) -> RedisServer:
         """The server that a Sentinel names now."""
-        port = self.named(sentinel)
+        with (sentinel or self.sentinels[0]).client() as client:
+            _, port = client.sentinel_get_master_addr_by_name(SERVICE)
         if self.front is not None and port == self.front.port:
             return self.servers[0]
         return next(server for server in self.servers if server.port == port)

@@ -60,38 +60,27 @@ def main() -> None:
 
         priority = 0
 
-    class QueueOfEntries(PriorityQueue):  # type: ignore[misc]
-        """Its queue without Scrapy's requests: what is pushed is an entry already."""
-
-        def _encode_request(self, request: bytes) -> bytes:
-            return request
-
-        def _decode_request(self, encoded_request: bytes) -> bytes:
-            return encoded_request
-
-    class DupeFilterOfFingerprints(RFPDupeFilter):  # type: ignore[misc]
-        """Its dupefilter without Scrapy's requests."""
-
-        def request_fingerprint(self, request: bytes) -> str:
-            return os.urandom(20).hex()
-
     def work(asked: dict[str, Any]) -> Callable[[], int]:
         """Filter, push and pop, one request after the other, as its scheduler does."""
-        server, spider, whole = redis.Redis(port=asked["port"]), Books(), asked["whole"]
-        queue = (PriorityQueue if whole else QueueOfEntries)(server, spider, "books:requests")
-        seen = (RFPDupeFilter if whole else DupeFilterOfFingerprints)(server, "books:dupefilter")
+        server, spider = redis.Redis(port=asked["port"]), Books()
+        queue = PriorityQueue(server, spider, "books:requests")
+        seen = RFPDupeFilter(server, "books:dupefilter")
         numbers = itertools.count(asked["client"] * 1_000_000)
 
         def request() -> Request:
             url = url_in_order(next(numbers))
             return Request(url, callback=spider.parse_item, meta={"depth": 4})
 
-        pickled = PriorityQueue(server, spider, "")._encode_request(request())
+        pickled = queue._encode_request(request())
+        if not asked["whole"]:
+            # Without Scrapy's requests: what is pushed is an entry already.
+            queue._encode_request = queue._decode_request = lambda entry: entry
+            seen.request_fingerprint = lambda entry: os.urandom(20).hex()
         server.ping()
 
         def one() -> int:
             # Entries unlike each other, or the sorted set would keep one of them.
-            item = request() if whole else Entry(b"%s%d" % (pickled, next(numbers)))
+            item = request() if asked["whole"] else Entry(b"%s%d" % (pickled, next(numbers)))
             if not seen.request_seen(item):
                 queue.push(item)
             return int(queue.pop() is not None)

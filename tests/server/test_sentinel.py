@@ -225,7 +225,7 @@ def test_what_makes_the_primary_uncertain(own_group: Sentinels) -> None:
             client.replicaof("NO", "ONE")
         assert "1 of its 2 replicas may be without the last writes" in uncertain(server)
         with replicas[0].client() as client:
-            client.replicaof("127.0.0.1", group.named())
+            client.replicaof("127.0.0.1", group.front.port)
         wait_until(lambda: is_certain(server), 20, "the replica is back")
         for sentinel in group.sentinels:
             sentinel.kill()
