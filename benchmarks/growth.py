@@ -151,7 +151,14 @@ def run(*, quick: bool) -> Result:
         last = shapes[-1]
         small = replace(last, queued=SOME, slots=min(last.slots, 20), workers=min(last.workers, 2))
         growing = [small] if quick else shapes
-        costs = _measure(growing, rounds, exchanges)
+        with ExitStack() as stack:
+            crowds = {shape: stack.enter_context(Crowd(shape)) for shape in growing}
+            variants = {
+                (size, shape): functools.partial(crowd.cost, size, exchanges)
+                for shape, crowd in crowds.items()
+                for size in sizes(shape)
+            }
+            costs = {key: found["µs"] for key, found in alternate(variants, rounds).items()}
         spans = {}
         for size in sizes(growing[0]):
             # With fewer slots than it has entries, an exchange has less to look after.
@@ -190,14 +197,3 @@ def run(*, quick: bool) -> Result:
             "exchange. None due: an exchange enqueues, and finds nothing to claim.",
         ],
     )
-
-
-def _measure(growing: list[Shape], rounds: int, exchanges: int) -> dict[tuple[int, Shape], float]:
-    """Median µs by size of the exchange and of the frontier."""
-    with ExitStack() as stack:
-        variants = {}
-        for shape in growing:
-            crowd = stack.enter_context(Crowd(shape))
-            for size in sizes(shape):
-                variants[size, shape] = functools.partial(crowd.cost, size, exchanges)
-        return {key: found["µs"] for key, found in alternate(variants, rounds).items()}

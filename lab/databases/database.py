@@ -56,9 +56,7 @@ class _Asked(abc.ABC):
             result = connection.exec_driver_sql(sql)
             return [tuple(row) for row in result] if result.returns_rows else []
 
-    def execute(self, sql: str) -> None:
-        """Run one statement."""
-        self.query(sql)
+    execute = query
 
 
 class SQLiteDatabase(_Asked):
