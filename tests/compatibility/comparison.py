@@ -18,8 +18,7 @@ from scrapy.spiderloader import SpiderLoader
 from scrapy.utils.spider import iter_spider_classes
 
 from lab.launcher import Forked, fork
-from tests.compatibility.compared import Compared
-from tests.compatibility.pages import Hosts
+from tests.compatibility.compared import Compared, Hosts
 
 if TYPE_CHECKING:
     from tests.compatibility.worker import Crawl, Job

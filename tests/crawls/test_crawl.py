@@ -19,9 +19,8 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
-from tests.harness.busy import Busy
 from tests.harness.command import Redisq
-from tests.harness.crawl import Crawl, Run, several, wait_until_joined
+from tests.harness.crawl import Busy, Crawl, Run, several, wait_until_joined
 
 SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 NOBODY = "redis://user:s3cret@127.0.0.1:9/0"

@@ -27,8 +27,7 @@ from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_rate
 from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
-from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Run, finish, lateness
+from tests.harness.crawl import LATENESS, Busy, Run, finish, lateness
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 FLEET = {"REDISQ_FLEET_LIMITS": True}

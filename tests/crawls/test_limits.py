@@ -30,8 +30,7 @@ from scrapy_redisq.frontier.limits import parse_limit
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
-from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Run, finish
+from tests.harness.crawl import LATENESS, Busy, Run, finish
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, NAME, Worker, ask
 

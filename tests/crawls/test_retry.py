@@ -19,8 +19,7 @@ from scrapy_redisq.serialization.meta import delay_of
 from scrapy_redisq.serialization.recurrence import read_wishes
 from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.worker.politeness.retry_pause import retry_after, retry_pause
-from tests.harness.busy import Busy
-from tests.harness.crawl import LATENESS, Run
+from tests.harness.crawl import LATENESS, Busy, Run
 
 LATE = 1.0
 """Seconds after it is due by which a request has begun, on a machine that does nothing else."""

@@ -8,8 +8,7 @@ from scrapy.exceptions import StopDownload
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
-from tests.compatibility.compared import Compared
-from tests.compatibility.pages import links
+from tests.compatibility.compared import Compared, links
 
 
 class Raising(Compared):

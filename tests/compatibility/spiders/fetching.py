@@ -6,8 +6,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import FormRequest, HtmlResponse, JsonRequest
 
 from lab.site import Answer
-from tests.compatibility.compared import Compared
-from tests.compatibility.pages import echo, links, posted, redirect
+from tests.compatibility.compared import Compared, echo, links, posted, redirect
 
 
 class Follow(Compared):

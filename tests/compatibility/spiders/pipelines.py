@@ -4,8 +4,7 @@ import asyncio
 
 from scrapy.exceptions import DropItem
 
-from tests.compatibility.compared import Compared
-from tests.compatibility.pages import links, redirect
+from tests.compatibility.compared import Compared, links, redirect
 
 
 class Files(Compared):

@@ -2,8 +2,7 @@
 
 from importlib.util import find_spec
 
-from tests.compatibility.compared import Compared
-from tests.compatibility.pages import links
+from tests.compatibility.compared import Compared, links
 
 if find_spec("spidermon"):
     from spidermon import Monitor, MonitorSuite, monitors
