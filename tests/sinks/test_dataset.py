@@ -25,7 +25,7 @@ from scrapy_redisq.files.folders import open_folder
 from scrapy_redisq.pipelines import DatasetPipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run, constants
+from tests.harness.crawl import Run, constants, together, wait_until_joined
 from tests.harness.in_loop import until
 from tests.harness.pipelines import opened, write_all
 from tests.sinks.conftest import Store
@@ -298,14 +298,18 @@ class TestCrawls:
         place of none."""
         outs = [tmp_path / str(number) / "all.csv" for number in range(2)]
 
-        def given(number: int) -> dict[str, Any]:
-            waits = constants({SECONDS: 0.3, f"{DatasetPipeline.__module__}.SHOWN_AFTER": 0.0})
-            one_each = {"REDISQ_MAX_LEASES": 1, "CONCURRENT_REQUESTS": 1}
-            return {**self.settings(outs[number]), **waits, **one_each}
-
+        given = {
+            **constants({SECONDS: 0.3, f"{DatasetPipeline.__module__}.SHOWN_AFTER": 0.0}),
+            "REDISQ_MAX_LEASES": 1,
+            "CONCURRENT_REQUESTS": 1,
+        }
         for out in outs:
             write(out, {str(number): {"url": "former"} for number in range(100)})
         with Site(linked_pages(20, delay=0.05)) as site:
-            workers = crawl.fleet(2, "follow", site, given)
+            with together(tmp_path) as gate:
+                workers = [
+                    crawl("follow", site, {**self.settings(out), **given, **gate}) for out in outs
+                ]
+                wait_until_joined(workers)
             logs = "".join(worker.wait().log for worker in workers)
         assert "the workers have written 20 lines, and " in logs
