@@ -270,13 +270,7 @@ class TestFiles:
     )
     def test_names_are_safe(self, tmp_path: Path, frontier: str) -> None:
         """Any frontier's name makes a visible file in the class's folder; others another one."""
-
-        async def run() -> None:
-            url = f"{tmp_path}/%(spider)s"
-            async with opened(ParquetPipeline, frontier, REDISQ_PARQUET_URL=url) as pipeline:
-                await pipeline.write([pipeline.row({"n": 1}, KEY)])
-
-        asyncio.run(run())
+        write(f"{tmp_path}/%(spider)s", [{"n": 1}], frontier=frontier)
         (file,) = (tmp_path / "books" / "dict").iterdir()
         assert file.name.startswith(safe_name(frontier))
         assert len(os.fsencode(file.name)) <= 240
@@ -333,12 +327,8 @@ class TestFiles:
 
 class TestStart:
     def open(self, url: str, **settings: Any) -> str:
-        async def run() -> None:
-            async with opened(ParquetPipeline, REDISQ_PARQUET_URL=url, **settings):
-                pass
-
         with pytest.raises(RedisqError) as caught:
-            asyncio.run(run())
+            write(url, **settings)
         return f"{type(caught.value).__name__}: {caught.value}"
 
     @pytest.mark.parametrize(
