@@ -73,7 +73,7 @@ class Cluster:
         self._wait_until_known()
 
     def _wait_until_known(self) -> None:
-        known = len(self.servers)
+        known = str(len(self.servers))
         wait_until(
             lambda: all(self.told(server, "known_nodes") == known for server in self.servers),
             20,
@@ -124,12 +124,10 @@ class Cluster:
         with server.client() as client:
             return client.execute_command("CLUSTER", *words)
 
-    def told(self, server: RedisServer, field: str) -> Any:
+    def told(self, server: RedisServer, field: str) -> str:
         """A field of CLUSTER INFO, without ``cluster_`` before it."""
-        lines = self.command(server, "INFO").decode().splitlines()
-        fields = dict(line.split(":", 1) for line in lines if ":" in line)
-        value = fields[f"cluster_{field}"]
-        return int(value) if value.isdigit() else value
+        with server.client() as client:
+            return str(client.execute_command("CLUSTER INFO")[f"cluster_{field}"])
 
     def id_of(self, server: RedisServer) -> str:
         return str(self.command(server, "MYID"), "ascii")

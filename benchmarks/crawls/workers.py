@@ -166,7 +166,7 @@ class Fleet:
         self,
         server: RedisServer | Cluster,
         number: int,
-        start_url: str = "http://127.0.0.1/",
+        start_url: str = "",
         *,
         variant: Variant = REDISQ_BLOOM,
         spider: str = "follow",

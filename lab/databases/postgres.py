@@ -107,10 +107,9 @@ class PostgresServer(DatabaseServer):
             "max_connections": 20,
             "autovacuum": "off",
         }
-        command = [str(self._binaries / "postgres"), "-D", str(self.folder / "data")]
-        for name, value in settings.items():
-            command += ["-c", f"{name}={value}"]
-        return [*command, *self._options]
+        words = [f"--{name}={value}" for name, value in settings.items()]
+        data = str(self.folder / "data")
+        return [str(self._binaries / "postgres"), "-D", data, *words, *self._options]
 
 
 class PgBouncer(ServerProcess):

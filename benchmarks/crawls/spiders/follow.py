@@ -68,9 +68,9 @@ class Report:
 
 
 class Follow(scrapy.Spider):
-    """``start_url``: where to begin; ``report``: the file for the figures; ``go``: a file that is
-    waited for before the first request, so that several workers begin together; ``hosts``: those
-    whose links are followed, if not the first one alone."""
+    """``start_url``: where to begin, if not by a push; ``report``: the file for the figures;
+    ``go``: a file that is waited for before the first request, so that several workers begin
+    together; ``hosts``: those whose links are followed, if not the first one alone."""
 
     name = "follow"
     start_url = ""
@@ -85,10 +85,12 @@ class Follow(scrapy.Spider):
     }
 
     async def start(self) -> AsyncIterator[Any]:
-        self.allowed_domains = self.hosts.split() or [urlsplit(self.start_url).hostname]
+        if self.start_url:
+            self.allowed_domains = self.hosts.split() or [urlsplit(self.start_url).hostname]
         while self.go and not Path(self.go).exists():
             await asyncio.sleep(0.02)
-        yield scrapy.Request(self.start_url)
+        if self.start_url:
+            yield scrapy.Request(self.start_url)
 
     def parse(self, response: Any) -> Iterator[Any]:
         yield {"url": response.url, "title": response.css("title::text").get()}

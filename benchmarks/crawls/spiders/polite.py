@@ -6,11 +6,8 @@ time when its download began, and the process that began it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import scrapy
@@ -28,19 +25,13 @@ class Stamped(HTTP11DownloadHandler):
 
 
 class Polite(Follow):
-    """Waits for ``go`` without ending; all its requests come from the frontier."""
+    """All its requests come from the frontier."""
 
     name = "polite"
     custom_settings = {  # noqa: RUF012 - as spiders are written
         **Follow.custom_settings,
         "DOWNLOAD_HANDLERS": {"http": Stamped},
     }
-
-    async def start(self) -> AsyncIterator[Any]:
-        while not Path(self.go).exists():
-            await asyncio.sleep(0.02)
-        return
-        yield
 
     def parse(self, response: Any) -> None:
         """Nothing is of interest but that it came."""
