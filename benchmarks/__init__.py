@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "cluster": (
         ("cluster",),
-        "one worker on clusters, near and far; Redis CPU a page by shards",
+        "one worker on clusters, near and far; what they cost Redis",
     ),
     "polite": (("polite",), "limits of fifty hosts that a fleet keeps, by their log"),
     "memory": (
