@@ -56,6 +56,7 @@ FEATURES = {
     "page_budget": 0.12,
     "stream": 0.4,
     "fails_again": 0.2,
+    "copies": 0.2,
 }
 """What a spider or its site may do -> how often one does."""
 

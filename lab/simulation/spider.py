@@ -153,12 +153,12 @@ class SimulatedSpider(scrapy.Spider):
             await self.crawler.engine.download_async(Request(f"{page.url}?side"))
         yield {"key": str(page.number), "raises": page.item_raises, "refused": page.refused}
         for n in range(page.leaves):
-            leaf = self.unfiltered(page, self.parse_leaf, n)
+            leaf = self.unfiltered(request, page, self.parse_leaf, n)
             if page.heavy:
                 leaf.meta["heavy"] = HEAVY
             yield leaf
         if page.chain:
-            yield self.unfiltered(page, self.parse_chain, 0)
+            yield self.unfiltered(request, page, self.parse_chain, 0)
         if "recurs" in world().plan.features and not page.number:
             yield self.recurring(1)
         for n in range(page.hidden):
@@ -214,8 +214,11 @@ class SimulatedSpider(scrapy.Spider):
             request.meta["redisq_delay"] = delay
         return request
 
-    def unfiltered(self, page: Page, callback: Any, n: int) -> Request:
-        return Request(page.url, callback, cb_kwargs={"n": n}, dont_filter=True)
+    def unfiltered(self, asking: Request, page: Page, callback: Any, n: int) -> Request:
+        """Some spiders copy the request of the page, with what middlewares have put into it."""
+        if "copies" not in world().plan.features or page.session:
+            return Request(page.url, callback, cb_kwargs={"n": n}, dont_filter=True)
+        return asking.replace(url=page.url, callback=callback, cb_kwargs={"n": n}, dont_filter=True)
 
     def parse_leaf(self, response: Response, n: int) -> Any:
         yield {"key": f"{response.url.rpartition('/')[2]}.leaf{n}"}
@@ -224,7 +227,8 @@ class SimulatedSpider(scrapy.Spider):
         page = world().site.pages[int(response.url.rpartition("/")[2])]
         yield {"key": f"{page.number}.chain{n}"}
         if n + 1 < page.chain:
-            yield self.unfiltered(page, self.parse_chain, n + 1)
+            assert response.request is not None
+            yield self.unfiltered(response.request, page, self.parse_chain, n + 1)
 
 
 class Rival(scrapy.Spider):
@@ -273,6 +277,8 @@ class Downloads:
             name += f"{getattr(request.callback, '__name__', '')}{json.dumps(request.cb_kwargs)}"
         number = process.number if process else 0
         site.asked(time.monotonic(), host, name, number)
+        if "copies" in world().plan.features:
+            request.headers["Cookie"] = f"session=w{number}"
         world().network.trace(f"w{number} fetches {name}")
         if path == "robots.txt":
             await asyncio.sleep(0.05)

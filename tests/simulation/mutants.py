@@ -77,6 +77,8 @@ NEEDS: dict[str, Needs] = {
     "retry.py": _one_of("failures"),
     "robots": _all_of(_one_of("robots"), _crowded),
     "has_ended": lambda plan: "again" in plan.features and "REDISQ_RUN" in plan.settings,
+    "headers=headers": _all_of(_one_of("copies"), _one_of("kill", "host_dies")),
+    "WANTED": _all_of(_one_of("fails_again"), _one_of("kill", "host_dies")),
     "meta.run|throw_away|input.since|clear.lua|input.before": _one_of("again", "reset"),
     "patient and": lambda plan: (
         len(plan.workers) > 1
