@@ -105,8 +105,11 @@ def crawl_all(
     threads = [threading.Thread(target=work, args=(one,)) for one in range(os.cpu_count() or 1)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:
+        ended.set()  # on Ctrl-C, too
     if not failed.empty():
         raise failed.get()
 
