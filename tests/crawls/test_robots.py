@@ -302,7 +302,13 @@ def test_a_host_that_stays_in_trouble(
     crawl: Run, redis_server: RedisServer, scheduling: str
 ) -> None:
     """Its slot is set aside, and the crawl ends; without slots its pages become dead letters. None
-    is fetched, and each robots.txt counts as one failure, however many pages it keeps waiting."""
+    is fetched, and each robots.txt counts as one failure, however many pages it keeps waiting. That
+    it leads elsewhere is no success."""
+
+    def page(path: str) -> Answer:
+        moved = Answer("", status=302, headers={"Location": "/moved.txt"})
+        return moved if path == "/robots.txt" else Answer("", status=502)
+
     settings = {
         **OBEY,
         "REDISQ_SCHEDULING": scheduling,
@@ -310,10 +316,10 @@ def test_a_host_that_stays_in_trouble(
         "REDISQ_SET_ASIDE_WAIT": 0.5,
         "RETRY_ENABLED": False,
     }
-    with Site(with_robots(lambda: Answer("", status=502))) as site:
+    with Site(page) as site:
         worker = crawl("hosts", site, settings, sites=site.url, pages=5).wait()
     assert worker.reason == ("finished" if scheduling == "priority" else "slots_set_aside")
-    assert set(site.counts()) == {"/robots.txt"}
+    assert set(site.counts()) == {"/robots.txt", "/moved.txt"}
     assert scheduling == "priority" or site.counts()["/robots.txt"] >= 2
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         status = frontier.status()
