@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
 import re
@@ -95,58 +94,6 @@ print(json.dumps(sorted(sys.modules)))
     assert not {parts[0] for parts in names} & {"scrapy", "twisted", "itemadapter"}
     ours = {parts[1] for parts in names if parts[0] == "scrapy_redisq" and len(parts) > 1}
     assert ours == {"frontier", "errors"}
-
-
-# Scrapy's private names
-
-NO_OTHER_WAY = {"serialization/serializer.py": {"_url"}}
-"""Outside of _scrapy: a URL that a request is given is made safe once more, which may change it.
-The versions are named there."""
-
-OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
-
-
-def private_names(tree: ast.AST) -> tuple[set[str], set[str], set[str]]:
-    """Private names that a module defines, those that it uses of ``self``, and of anything else."""
-    own, of_self, of_others = set(), set(), set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            own.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            own.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            is_self = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
-            if is_self and isinstance(node.ctx, ast.Store):
-                own.add(node.attr)
-            else:
-                (of_self if is_self else of_others).add(node.attr)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scrapy."):
-            of_others.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"getattr", "setattr"}:
-            of_others.update(arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant))
-
-    def private(names: set[str]) -> set[str]:
-        return {n for n in names - OF_NAMED_TUPLES if n.startswith("_") and n[:2] != "__"}
-
-    return private(own), private(of_self), private(of_others)
-
-
-def test_private_names_are_in_one_place() -> None:
-    """What is private in Scrapy is used in _scrapy alone, which says for which versions."""
-    names = {
-        str(path.relative_to(PACKAGE)): private_names(draw.parsed(path))
-        for room in ROOMS
-        if room.rstrip("/") != "_scrapy"
-        for path in draw.files_of(room)
-    }
-    all_own = set().union(*(own for own, _, _ in names.values()))
-    found = {
-        path: strange
-        for path, (own, of_self, of_others) in names.items()
-        # A base class may be in another module.
-        if (strange := (of_self - all_own) | (of_others - own))
-    }
-    assert found == NO_OTHER_WAY
 
 
 def test_keys_are_named_in_one_place() -> None:
