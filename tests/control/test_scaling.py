@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
-from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.scaling import Terms, wanted_workers
 from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.calls import RunTerms
-from scrapy_redisq.frontier.limits import parse_limit
 from tests.control.member import waits
-from tests.harness.worker import EXACT, NAME, Worker, ask
+from tests.harness.worker import NAME, Worker, ask
 
 S = 1_000_000
 
@@ -114,29 +112,27 @@ def test_several_shards() -> None:
 
 
 @pytest.mark.servers("ends")
-def test_a_real_frontier(each_server: RedisServer, client: redis.Redis) -> None:
+def test_a_real_frontier(frontier: Frontier, member: Callable[..., Worker]) -> None:
     """Limits of hosts, what is queued and held, pauses, and the end."""
     slots = {"one": {"concurrency": 1}, "slow": {"delay": 600}, "few": {"concurrency": 40}}
-    limits = {slot: parse_limit(given).to_text() for slot, given in slots.items()}
-    with Frontier.from_url(each_server.url, NAME) as frontier:
-        assert frontier.wanted_workers(least=5).workers == 0
-        worker = Worker(client, NAME, EXACT, limits=limits, terms=RunTerms())
-        worker.exchange(starting=True)
-        assert frontier.wanted_workers().workers == 1
-        for slot in ("one", "slow"):
-            worker.send([f"https://{slot}/{n}" for n in range(100)], slot=slot)
-        assert frontier.wanted_workers().workers == 1
-        worker.send([f"https://few/{n}" for n in range(100)], slot="few")
-        assert frontier.wanted_workers().workers == 3  # 42 downloads
-        assert frontier.wanted_workers(concurrency=8, most=4).workers == 4
-        worker.send([f"https://free/{n}" for n in range(250)], slot="free")
-        assert frontier.wanted_workers().workers == math.ceil(292 / 16)
-        for slot in ("few", "free"):
-            frontier.pause(slot)
-        assert frontier.wanted_workers().workers == 1
-        for slot in ("one", "slow", "few", "free"):
-            frontier.drop(slot)
-        ask(worker, 0)
-        assert frontier.wanted_workers().workers == 1
-        worker.leave()
-        assert frontier.wanted_workers(least=5).workers == 0
+    assert frontier.wanted_workers(least=5).workers == 0
+    worker = member(slots, terms=RunTerms())
+    worker.exchange(starting=True)
+    assert frontier.wanted_workers().workers == 1
+    for slot in ("one", "slow"):
+        worker.send([f"https://{slot}/{n}" for n in range(100)], slot=slot)
+    assert frontier.wanted_workers().workers == 1
+    worker.send([f"https://few/{n}" for n in range(100)], slot="few")
+    assert frontier.wanted_workers().workers == 3  # 42 downloads
+    assert frontier.wanted_workers(concurrency=8, most=4).workers == 4
+    worker.send([f"https://free/{n}" for n in range(250)], slot="free")
+    assert frontier.wanted_workers().workers == math.ceil(292 / 16)
+    for slot in ("few", "free"):
+        frontier.pause(slot)
+    assert frontier.wanted_workers().workers == 1
+    for slot in ("one", "slow", "few", "free"):
+        frontier.drop(slot)
+    ask(worker, 0)
+    assert frontier.wanted_workers().workers == 1
+    worker.leave()
+    assert frontier.wanted_workers(least=5).workers == 0
