@@ -180,37 +180,38 @@ def acl() -> list[str]:
 
 
 @pytest.mark.servers("ends")
-def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
+def test_rights_one_by_one(
+    redisq: Redisq, each_server: RedisServer, client: redis.Redis, frontier: Frontier
+) -> None:
     """The documented user has all rights; each one that is taken away is missed by name."""
-    with each_server.client() as client, Frontier.from_url(each_server.url, "books") as frontier:
-        frontier.push(["https://a.example/"])
-        client.execute_command("ACL", "SETUSER", *acl())
-        url = each_server.url.replace("://", "://crawler:PASSWORD@")
-        config = frontier.config()
-        assert config is not None
-        if config.backend == "redisbloom":
-            more = (f"+{name}" for name in rights.OF_BLOOM)
-            client.execute_command("ACL SETUSER", "crawler", *more)
+    frontier.push(["https://a.example/"])
+    client.execute_command("ACL", "SETUSER", *acl())
+    url = each_server.url.replace("://", "://crawler:PASSWORD@")
+    config = frontier.config()
+    assert config is not None
+    if config.backend == "redisbloom":
+        more = (f"+{name}" for name in rights.OF_BLOOM)
+        client.execute_command("ACL SETUSER", "crawler", *more)
 
-        def denied() -> dict[str, str]:
-            found = doctor(redisq, REDISQ_URL=url).items()
-            said = " is denied"
-            return {what[: -len(said)].lower(): level for what, (_, level) in found if said in what}
+    def denied() -> dict[str, str]:
+        found = doctor(redisq, REDISQ_URL=url).items()
+        said = " is denied"
+        return {what[: -len(said)].lower(): level for what, (_, level) in found if said in what}
 
-        optional = {"memory usage", "config get", "latency latest", "slowlog get"}
-        assert denied() == dict.fromkeys(optional, "note")
-        for name in rights.IN_SCRIPTS:
-            client.execute_command("ACL SETUSER", "crawler", f"-{name}")
-            with Frontier.from_url(url, "books") as as_crawler:
-                key = "redisq:{books:0}:meta"
-                found = rights.allowed(as_crawler.client, key, has_meta=True, bloom=False)
-            assert [each for each, may in found.items() if not may] == [name]
-            client.execute_command("ACL SETUSER", "crawler", f"+{name}")
-        for name in ("info", "role", "scan", "publish", "zadd"):
-            client.execute_command("ACL SETUSER", "crawler", f"-{name}")
-        expected = {"zadd": "problem", **dict.fromkeys(("info", "role", "publish"), "warning")}
-        assert denied().items() >= expected.items()
-        client.execute_command("ACL DELUSER", "crawler")
+    optional = {"memory usage", "config get", "latency latest", "slowlog get"}
+    assert denied() == dict.fromkeys(optional, "note")
+    for name in rights.IN_SCRIPTS:
+        client.execute_command("ACL SETUSER", "crawler", f"-{name}")
+        with Frontier.from_url(url, "books") as as_crawler:
+            key = "redisq:{books:0}:meta"
+            found = rights.allowed(as_crawler.client, key, has_meta=True, bloom=False)
+        assert [each for each, may in found.items() if not may] == [name]
+        client.execute_command("ACL SETUSER", "crawler", f"+{name}")
+    for name in ("info", "role", "scan", "publish", "zadd"):
+        client.execute_command("ACL SETUSER", "crawler", f"-{name}")
+    expected = {"zadd": "problem", **dict.fromkeys(("info", "role", "publish"), "warning")}
+    assert denied().items() >= expected.items()
+    client.execute_command("ACL DELUSER", "crawler")
 
 
 def test_a_user_of_other_keys(redisq: Redisq, redis_server: RedisServer) -> None:

@@ -149,52 +149,50 @@ def test_figures(redis_server: RedisServer) -> None:
     assert set(METRICS) - named <= {"redisq_next_start_seconds", "redisq_redis_full_in_seconds"}
 
 
-def test_an_exporter(redis_server: RedisServer) -> None:
+def test_an_exporter(frontier: Frontier, redis_server: RedisServer) -> None:
     """It finds the frontiers, tells how many workers are wanted, refuses what it does not know; and
     a new one goes on with the counters, of which none goes back when dead letters do."""
-    with Frontier.from_url(redis_server.url, "books") as frontier:
-        crawl(frontier)
-        with exporter(redis_server.url) as get:
-            assert get("/healthz") == (200, "ok\n")
-            status, text = get("/metrics")
-            assert (status, get("/metrics", "HEAD")) == (200, (200, ""))
-            before = values(text)
-            assert before["redisq_crawl_up{crawl=books}"] == 1
-            status, told = get("/scale/books?min=2&max=5")
-            assert (status, json.loads(told)["workers"]) == (200, 2)
-            assert json.loads(get("/scale/absent")[1])["workers"] == 0
-            assert json.loads(get("/scale/absent?run=monday")[1])["workers"] == 1
-            for wrong in ("min=x", "min=3&max=2", "most=3", "max=-1", "rest_after=nan"):
-                assert get(f"/scale/books?{wrong}")[0] == 400
-            assert get("/scale/%7B%7D")[0] == 400
-            assert get("/nothing")[0] == 404
-        with exporter(redis_server.url) as get:
-            after = values(get("/metrics")[1])
-            assert frontier.requeue() == 1
-            after = values(get("/metrics")[1])
+    crawl(frontier)
+    with exporter(redis_server.url) as get:
+        assert get("/healthz") == (200, "ok\n")
+        status, text = get("/metrics")
+        assert (status, get("/metrics", "HEAD")) == (200, (200, ""))
+        before = values(text)
+        assert before["redisq_crawl_up{crawl=books}"] == 1
+        status, told = get("/scale/books?min=2&max=5")
+        assert (status, json.loads(told)["workers"]) == (200, 2)
+        assert json.loads(get("/scale/absent")[1])["workers"] == 0
+        assert json.loads(get("/scale/absent?run=monday")[1])["workers"] == 1
+        for wrong in ("min=x", "min=3&max=2", "most=3", "max=-1", "rest_after=nan"):
+            assert get(f"/scale/books?{wrong}")[0] == 400
+        assert get("/scale/%7B%7D")[0] == 400
+        assert get("/nothing")[0] == 404
+    with exporter(redis_server.url) as get:
+        after = values(get("/metrics")[1])
+        assert frontier.requeue() == 1
+        after = values(get("/metrics")[1])
     assert after["redisq_requests{crawl=books,state=dead}"] == 0
     counters = [name for name in before if re.search("_total|_bucket|_sum|_count", name)]
     assert len(counters) > 10
     assert {name: before[name] for name in counters} == {name: after[name] for name in counters}
 
 
-def test_redis_is_away(redis_server: RedisServer) -> None:
+def test_redis_is_away(frontier: Frontier, redis_server: RedisServer) -> None:
     """It says so, and goes on when Redis is back; nobody is told to scale meanwhile. A crawl that
     cannot be read does not hide the others."""
-    with Frontier.from_url(redis_server.url, "books") as frontier, redis_server.client() as client:
-        frontier.push(some_urls(1))
-        client.set("redisq:{broken:0}:meta", "no hash")
-        with (
-            Proxy(redis_server.port) as proxy,
-            exporter(redis_server.url_through(proxy.port)) as get,
-        ):
-            found = values(get("/metrics")[1])
-            assert found["redisq_up"] == found["redisq_crawl_up{crawl=books}"] == 1
-            assert found["redisq_crawl_up{crawl=broken}"] == 0
-            assert get("/scale/broken")[0] == 503
-            proxy.cut()
-            status, text = get("/metrics")
-            assert (status, values(text)["redisq_up"]) == (200, 0)
-            assert get("/scale/books")[0] == 503
-            proxy.mend()
-            assert values(get("/metrics")[1])["redisq_crawl_up{crawl=books}"] == 1
+    frontier.push(some_urls(1))
+    frontier.client.set("redisq:{broken:0}:meta", "no hash")
+    with (
+        Proxy(redis_server.port) as proxy,
+        exporter(redis_server.url_through(proxy.port)) as get,
+    ):
+        found = values(get("/metrics")[1])
+        assert found["redisq_up"] == found["redisq_crawl_up{crawl=books}"] == 1
+        assert found["redisq_crawl_up{crawl=broken}"] == 0
+        assert get("/scale/broken")[0] == 503
+        proxy.cut()
+        status, text = get("/metrics")
+        assert (status, values(text)["redisq_up"]) == (200, 0)
+        assert get("/scale/books")[0] == 503
+        proxy.mend()
+        assert values(get("/metrics")[1])["redisq_crawl_up{crawl=books}"] == 1

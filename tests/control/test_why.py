@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from lab.servers import RedisServer, full
+from lab.servers import full
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.why import explain
@@ -246,27 +246,25 @@ def test_a_key_that_was_damaged(frontier: Frontier, member: Make, client: redis.
     assert frontier.why()["reason"] != "corrupt"
 
 
-def test_a_full_redis(redisq: Redisq, redis_server: RedisServer) -> None:
+def test_a_full_redis(redisq: Redisq, frontier: Frontier) -> None:
     """It is said by the command, to people and in JSON; so is that nobody is there."""
-    with Frontier.from_url(redis_server.url, NAME) as frontier, redis_server.client() as client:
-        frontier.push(["https://a.example/"])
-        assert "No worker is alive; scrapy crawl resumes the run." in redisq("status", NAME).out
-        with full(client):
-            assert "Redis is full" in redisq("status", NAME).out
-            told = json.loads(redisq("status", NAME, "--json").out)
+    frontier.push(["https://a.example/"])
+    assert "No worker is alive; scrapy crawl resumes the run." in redisq("status", NAME).out
+    with full(frontier.client):
+        assert "Redis is full" in redisq("status", NAME).out
+        told = json.loads(redisq("status", NAME, "--json").out)
     assert told["why"]["reason"] == "redis_full"
 
 
-def test_a_primary_without_replicas(each_server: RedisServer) -> None:
+def test_a_primary_without_replicas(frontier: Frontier, client: redis.Redis) -> None:
     """It takes no writes, workers' signs of life among them: that is told, and not that all of
     them are gone."""
-    with each_server.client() as client, Frontier.from_url(each_server.url, NAME) as frontier:
-        frontier.push(["https://a.example/"])
-        client.config_set("min-replicas-to-write", 2)
-        try:
-            why = frontier.why()
-        finally:
-            client.config_set("min-replicas-to-write", 0)
+    frontier.push(["https://a.example/"])
+    client.config_set("min-replicas-to-write", 2)
+    try:
+        why = frontier.why()
+    finally:
+        client.config_set("min-replicas-to-write", 0)
     assert why["reason"] == "redis_refuses"
     assert "0 of 2 replicas follow it (min-replicas-to-write)" in why["text"]
 
