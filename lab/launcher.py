@@ -245,8 +245,8 @@ def prepare() -> None:
         path = importlib.import_module(package).__path__
         modules = pkgutil.walk_packages(path, f"{package}.", onerror=importlib.import_module)
         names |= {module.name for module in modules}
-    # pyarrow begins threads when it is imported.
-    names = {name for name in names if ".parquet" not in name}
+    # pyarrow begins threads when it is imported. Who runs scrapy.__main__ is warned if it was, too.
+    names = {name for name in names if ".parquet" not in name and "__main__" not in name}
     for name in sorted(names):
         try:
             with warnings.catch_warnings():

@@ -94,6 +94,7 @@ def test_hosts(dashboard: Served, frontier: Frontier) -> None:
     for n in range(5):
         frontier.push({"url": f"https://h{n}.example/{k}", "priority": k % 2} for k in range(n + 1))
     frontier.pause("h1.example")
+    wait_until(lambda: dashboard.get(f"{CRAWL}/hosts")["complete"], 10, "the list")
     assert hosts(dashboard) == [f"h{n}.example" for n in (4, 3, 2, 1, 0)]
     assert hosts(dashboard, sort="slot", limit=2, offset=2) == ["h2.example", "h3.example"]
     assert hosts(dashboard, sort="slot", order="desc", limit=1) == ["h4.example"]
