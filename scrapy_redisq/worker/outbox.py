@@ -129,6 +129,10 @@ class Outbox:
         if page is not None and not self._engine.is_returned(given):
             wanted = 1 + retry_times(page.request.meta, WANTED_KEY)
             one.request = one.request.replace(meta={**one.request.meta, WANTED_KEY: wanted})
+        if page is not None and page.retry is None:
+            # Retries are unfiltered, and what they are redirected to would be so, too: it would be
+            # another request than a link to it, with rows of its own.
+            one.request = one.request.replace(dont_filter=page.request.dont_filter)
         if page is not None and not page.is_kept and page.retry is None:
             taken = self._take_retry(one, page)
         else:

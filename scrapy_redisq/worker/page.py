@@ -216,9 +216,6 @@ class Page(Struct, eq=False):
 
     def as_itself(self, request: Request) -> Request:
         """``request``, by which the page is tried again, as the page's own."""
-        # Retries are unfiltered, and what they are redirected to would be so, too: it would be
-        # another request than a link to it, with rows of its own.
-        request = request.replace(dont_filter=self.request.dont_filter)
         if self.every is None:
             return request
         # Its meta does not say so any more. A retry's priority is another one, and would be that of

@@ -160,13 +160,20 @@ class TestRetries:
             (gap,) = gaps(site, "/0")
             assert gap >= 1
 
-    def test_redirected_when_it_is_retried(self, crawl: Run) -> None:
-        """What it leads to is fetched once, by whichever link, as if nothing had failed."""
+    @pytest.mark.parametrize("session", [None, "a"])
+    def test_redirected_when_it_is_retried(
+        self, redis_server: RedisServer, crawl: Run, session: str | None
+    ) -> None:
+        """What it leads to is fetched once, by whichever link, as if nothing had failed. So it is
+        where all links of a page stay with it."""
         moved = iter([Answer("", 500), Answer("", 302, {"Location": "/1"})])
         links = '<html><a href="/1">1</a><a href="/moved">2</a></html>'
         with Site(lambda path: next(moved) if path == "/moved" else links) as site:
+            with frontier_of(redis_server, "sessions") as frontier:
+                meta = {"redisq_session": session}
+                frontier.push([{"url": f"{site.url}/0", "meta": meta}])
             settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "0"}
-            assert len(crawl("follow", site, settings=settings).wait().items()) == 2
+            assert len(crawl("sessions", site, settings=settings).wait().items()) == 2
             assert site.counts() == {"/0": 1, "/1": 1, "/moved": 2}
 
     def test_get_retry_request(self, redis_server: RedisServer, crawl: Run) -> None:

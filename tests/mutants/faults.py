@@ -313,7 +313,12 @@ MUTANTS = [
         ("request.meta, WANTED_KEY)", "request.meta)"),
         ("headers=headers, retries", "retries"),
     ),
-    *_of("worker/outbox.py", "tests/crawls/test_retry.py", ("wanted = 1 +", "wanted = 0 *")),
+    *_of(
+        "worker/outbox.py",
+        "tests/crawls/test_retry.py",
+        ("wanted = 1 +", "wanted = 0 *"),
+        "one.request = one.request.replace(dont_filter=page.request.dont_filter)",
+    ),
     *_of(
         "frontier/lua/feed.lua",
         "tests/crawls/test_feeder.py",
