@@ -172,25 +172,25 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
     trigger: Any = None
     reactor_ends = is_closed = False
 
-    async def stop() -> None:
+    async def until_running() -> None:
         while not engine.running:
             if is_closed:  # by a handler of spider_opened
+                over.set()
                 return
             await asyncio.sleep(STARTING_POLL)
-        crawler.crawling = True
-        await crawler.stop_async()
+        forget()
+        if reactor_ends or not crawler.crawling:
+            crawler.crawling = True
+            await crawler.stop_async()
 
     def started() -> None:
-        if reactor_ends or not crawler.crawling:
-            tasks.append(asyncio.ensure_future(stop()))
-        else:
-            forget()
+        # It does not run yet: other handlers of the signal may wait.
+        tasks.append(asyncio.ensure_future(until_running()))
 
     def closed() -> None:
         nonlocal is_closed
         is_closed = True
         forget()
-        over.set()
 
     async def until_over() -> None:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -209,6 +209,7 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
 
     crawler.signals.connect(started, signals.engine_started, weak=False)
     crawler.signals.connect(closed, signals.spider_closed, weak=False)
+    crawler.signals.connect(over.set, signals.engine_stopped, weak=False)
     if is_reactor_installed():
         from twisted.internet import reactor as installed  # noqa: PLC0415
 

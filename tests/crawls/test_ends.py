@@ -53,6 +53,15 @@ def test_close_spider(redis_server: RedisServer) -> None:
     assert {path for path in hits if not path.startswith("/1")} == again
 
 
+def test_told_to_stop_before_the_engine_runs(crawl: Run) -> None:
+    """The worker has joined, and leaves: others need not wait for it."""
+    with Site(page) as site:
+        worker = crawl("starts_slowly", site)
+        wait_until(lambda: "begins" in worker.log, 20, "the engine starts")
+        worker.terminate()
+        assert worker.wait().reason == "shutdown"
+
+
 def test_requests_ignored_while_closing(crawl: Run, redis_server: RedisServer) -> None:
     """They go back: a plugin that counts requests stops a crawl by ignoring what is on its way."""
     done: list[str] = []

@@ -6,6 +6,7 @@ import os
 import time
 
 import scrapy
+from scrapy import signals
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 
 
@@ -25,6 +26,22 @@ class Follow(scrapy.Spider):
         for href in response.css("a::attr(href)").getall():
             if not href.startswith(("mailto:", "http://", "https://", "#")):
                 yield response.follow(href)
+
+
+class StartsSlowly(Follow):
+    """A handler of its takes a while until the engine runs."""
+
+    name = "starts_slowly"
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.begin, signals.engine_started)
+        return spider
+
+    async def begin(self):
+        self.logger.info("begins")
+        await asyncio.sleep(0.5)
 
 
 class OnSite(Follow):
