@@ -347,7 +347,7 @@ def test_a_url_that_hangs_while_others_are_answered(crawl: Run) -> None:
             "REDISQ_RETRY_DELAYS": "0",
             "CONCURRENT_REQUESTS": 2,
         }
-        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=8).wait()
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=20).wait()
         assert worker.reason == "finished"
         assert site.counts()["/3"] == 2
 
