@@ -15,7 +15,7 @@ from lab.simulation.server import SimulatedServer
 from lab.simulation.site import NEVER
 from lab.simulation.workers import AGE
 from lab.simulation.world import END, LAST, World
-from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt
+from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, ShardLost
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.outgoing import MAX_BYTES
 from scrapy_redisq.frontier.resend import NO_REPLICA
@@ -71,6 +71,10 @@ def judge(world: World) -> list[str]:
     problems = list(world.problems)
     if any(problem.startswith("hang") for problem in problems):
         return problems
+    # Without a shard's run nobody can go on, and each worker says so.
+    lost_shard = any(isinstance(worker.error, ShardLost) for worker in world.workers)
+    if world.met["damage"] and lost_shard:
+        return [problem for problem in problems if "a traceback" in problem]
     letters = dead_letters(world)
     if world.met["damage"]:
         problems += _said(world, _items(world, letters))
@@ -205,7 +209,7 @@ def _twice(world: World) -> list[str]:
         for key, keys in world.rows.items()
         if len(keys) > 1
         and not key.startswith(anew)
-        and not (key.isdecimal() and int(key) in starts)
+        and not ((of := key.partition(".")[0]).isdecimal() and int(of) in starts)
     }
     return [f"twice: rows of {sorted(several.items())[:8]}"] if several else []
 
