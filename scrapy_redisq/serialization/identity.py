@@ -33,16 +33,21 @@ NO_MARKS = b""
 
 UNMARKED_META = frozenset(
     {
-        # Of this package, of proxies, what Scrapy itself writes, and the numbers that Scrapinghub's
-        # entry point counts up in each process.
+        # Of this package, of proxies (those of scrapy-rotating-proxies, too), what Scrapy itself
+        # writes, and the numbers that Scrapinghub's entry point counts up in each process.
         "redisq_delay",
         "redisq_every",
         "redisq_seen_ttl",
         "redisq_wanted_again",
         "proxy",
+        "proxy_retry_times",
         "_auth_proxy",
+        "_rotating_proxy",
+        "_scheme_proxy",
+        "_dont_cache",
         "_hsid",
         "_hsparent",
+        "cache_timestamp",
         "is_start_request",
         "depth",
         "download_latency",

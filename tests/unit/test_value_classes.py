@@ -350,6 +350,9 @@ def test_marks_tell_objects_apart() -> None:
         Request(URL, callback=lambda response: None),
     ]
     assert len({marks(request) for request in requests}) == len(requests)
-    # Scrapinghub's entry point numbers requests and responses in each process.
-    assert marks(Request(URL, meta={"_hsid": 3, "_hsparent": 1})) == marks(Request(URL))
+    # Scrapinghub's entry point numbers requests and responses in each process. The others tell how
+    # the page was fetched, which a copy of its meta hands on.
+    unmarked = {"_hsid": 3, "_hsparent": 1, "proxy_retry_times": 2, "_rotating_proxy": True}
+    unmarked |= {"_scheme_proxy": True, "_dont_cache": True, "cache_timestamp": 1.5}
+    assert marks(Request(URL, meta=unmarked)) == marks(Request(URL))
     assert marks(requests[1]) == marks(Request(URL, meta={"book": Book(title="A")}))
