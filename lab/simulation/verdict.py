@@ -110,7 +110,11 @@ def _calm(world: World) -> list[str]:
     """Where nothing goes wrong all end soon, and nobody begins what has ended."""
     features, masters = world.plan.features, world.plan.masters
     problems = []
-    bound = CALM + 1.5 * ("slow_callbacks" in features) + (NO_REPLICA + CALM) * (masters > 1)
+    # A handler of spider_idle whose request is refused is asked again after five seconds.
+    refused = 2 * 5.0 * ({"idle", "slot_budget"} <= features)
+    bound = (
+        CALM + refused + 1.5 * ("slow_callbacks" in features) + (NO_REPLICA + CALM) * (masters > 1)
+    )
     begun = [
         *(at - BOOTED for at, *_ in world.site.log),
         *(one.started_at for one in world.workers),
