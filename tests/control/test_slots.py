@@ -16,7 +16,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import DownloadResult, Reply, TurnReport
-from tests.harness.model import read_shard
+from tests.harness.shard import read_shard
 from tests.harness.worker import NAME, Worker, ask
 
 PREFIX = key_prefix(NAME, 0)

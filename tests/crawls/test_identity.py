@@ -25,7 +25,7 @@ from scrapy_redisq.serialization.identity import (
     of_start,
 )
 from tests.harness.crawl import Run, constants, finish
-from tests.harness.model import read_shard
+from tests.harness.shard import read_shard
 from tests.harness.worker import NAME, Worker, as_stored, member
 
 URL = "http://a.example/"

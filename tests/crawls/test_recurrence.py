@@ -15,7 +15,7 @@ from scrapy_redisq.serialization.recurrence import Answer as Known
 from scrapy_redisq.serialization.recurrence import Recurrence, of_period, seconds_of, seen_ttl_of
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, constants
-from tests.harness.model import read_shard
+from tests.harness.shard import read_shard
 
 CONDITIONS = {"if-none-match", "if-modified-since"}
 

@@ -1,6 +1,6 @@
 """One worker of a frontier, driven step by step: what a run session does, without a clock.
 
-Replies and requests can be lost on the way, so that a test decides what each side knows.
+Replies can be lost on the way, so that a test decides what each side knows.
 """
 
 from __future__ import annotations
@@ -146,23 +146,11 @@ class Worker:
                 execute(self.client, call)
         else:
             joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
-        self.registered(joined, bool(former))
         return joined
 
     def do(self, steps: Steps[T]) -> T:
         """Run a procedure of `scrapy_redisq.frontier.runs`."""
         return runs.drive(lambda call: execute(self.client, call), steps)
-
-    # For subclasses that watch it
-
-    def registered(self, joined: calls.Joined, again: bool) -> None: ...
-
-    def observed(self, session: ShardSession, reply: Reply) -> None:
-        """The server has sent a reply, which may be lost."""
-
-    def left(self, session: ShardSession) -> None: ...
-
-    def concluded(self, complete: bool) -> None: ...
 
     # What happens in the worker
 
@@ -256,8 +244,7 @@ class Worker:
         confirmed: bool = False,
         **options: Any,
     ) -> Reply | None:
-        """One exchange. ``lose`` the "request" or the "reply": then None; ``options`` as of
-        ``ShardSession.call``.
+        """One exchange. ``lose`` the "reply": then None; ``options`` as of ``ShardSession.call``.
 
         ``confirmed``: replicas have it. A worker that is told that its leases are void joins anew.
         Raises `FrontierLost` if the run is gone.
@@ -265,11 +252,8 @@ class Worker:
         session = self.sessions[shard]
         may_add = starting or session.adds_elsewhere()
         call = session.call(want=want, starting=may_add, **options)
-        if lose == "request":
-            return None
         reply = execute(self.client, call)
-        self.observed(session, reply)
-        if lose == "reply":
+        if lose:
             return None
         session.received(reply, confirmed=confirmed)
         if reply.status == "lost":
@@ -341,9 +325,7 @@ class Worker:
 
     def conclude(self) -> bool:
         """Complete the run if nothing is left of it. -> is it complete by that?"""
-        complete = self.do(runs.complete(self.name, self.joined.run))
-        self.concluded(complete)
-        return complete
+        return self.do(runs.complete(self.name, self.joined.run))
 
     def _give_back(self, session: ShardSession, *, returns: bool = False) -> None:
         call = calls.leave(
@@ -351,7 +333,6 @@ class Worker:
         )
         while execute(self.client, call):
             pass
-        self.left(session)
 
 
 def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Reply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-PROTOCOL = "tests/protocol/test_protocol.py tests/protocol/test_protocol_machine.py"
+PROTOCOL = "tests/protocol/test_protocol.py"
 RUNS = "tests/protocol/test_runs.py"
 LOGS = "tests/protocol/test_several_logs.py"
 LIMITS = "tests/crawls/test_limits.py"

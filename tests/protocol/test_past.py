@@ -17,7 +17,7 @@ from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import exact_member
-from tests.harness.model import read_shard
+from tests.harness.shard import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, key
 
 

@@ -1,6 +1,6 @@
 """The frontier protocol, one promise at a time, on every kind of server.
 
-What happens when everything goes wrong at once is in test_protocol_machine.py.
+What happens when everything goes wrong at once is in the simulation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scrapy_redisq.frontier.outgoing import MAX_BYTES, MAX_OPERATIONS
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
 from scrapy_redisq.frontier.slot_names import shard_of
-from tests.harness.model import read_shard
+from tests.harness.shard import read_shard
 from tests.harness.worker import (
     EXACT,
     NAME,
@@ -211,7 +211,8 @@ def test_nobody_is_dead_because_redis_was_away(client: redis.Redis) -> None:
 
 
 def test_reaping_many(client: redis.Redis) -> None:
-    """A call reclaims at most 100 leases; the rest stays fenced off until the next."""
+    """A call reclaims at most 100 leases; the rest stays fenced off until the next. Deaths are
+    counted: a request that was with so many workers that died is a dead letter."""
     dead, heir = member(client), member(client)
     dead.send([f"{n}" for n in range(250)])
     while dead.claim(100):
@@ -225,8 +226,37 @@ def test_reaping_many(client: redis.Redis) -> None:
     assert reap(client, heir) == (50, 0, 0)
     assert reap(client, heir) == (0, 0, 0)
     assert counts(client)["reclaimed"] == 250
-    got = [entry for _ in range(3) for entry in entries(heir.claim(100))]
-    assert sorted(got) == sorted(str(n) for n in range(250))
+    got = [lease for _ in range(3) for lease in heir.claim(100)]
+    assert sorted(entries(got)) == sorted(str(n) for n in range(250))
+    assert {lease.deliveries for lease in got} == {1}
+    expire(client, heir)
+    assert reap(client, member(client), deliveries=2) == (0, 100, 150), "the second worker died"
+
+
+def test_a_server_that_has_lost_the_end_of_its_log(client: redis.Redis) -> None:
+    """Whoever has had an answer that it does not know of joins anew. What was finished since is
+    fetched again; what no page asks for again is sent again, and what is on its way is not lost."""
+    worker, other = member(client), member(client)
+    worker.send(["a", "b"])
+    found: Any = client.keys("*")
+    before = {name: client.dump(name) for name in found}
+    (page,) = worker.claim(1)
+    worker.enqueue("link", page=page)
+    worker.enqueue("idle", filtered=False, identity=b"1" * 16, asked=calls.RECENT)
+    worker.finish(page)
+    worker.exchange()
+    (there,) = other.claim(1)
+    client.flushall()
+    for name, value in before.items():
+        client.restore(name, 0, value)  # type: ignore[arg-type]
+    worker.enqueue("later")
+    other.finish(there)
+    for each in (worker, other):
+        each.exchange()
+        each.exchange()
+        assert each.rejoins == 1
+    assert sorted(entries(worker.claim(9))) == ["a", "b", "idle", "later"]
+    assert counts(client)["created"] == 4
 
 
 def test_a_budget_that_is_raised(client: redis.Redis) -> None:
@@ -247,6 +277,13 @@ def test_a_budget_that_is_raised(client: redis.Redis) -> None:
     assert entries(other.claim(9)) == ["more 0", "more 1"]
 
 
+def test_links_to_a_start_request_are_duplicates(client: redis.Redis) -> None:
+    """Though it was not filtered itself."""
+    worker = member(client)
+    worker.send(["start"], filtered=False, identity=b"1" * 16, asked=calls.STARTS, also=True)
+    assert not worker.send(["start"]).accepted
+
+
 # --- runs --------------------------------------------------------------------------------------
 
 
@@ -258,13 +295,19 @@ def finish_all(worker: Worker) -> None:
 
 
 def test_the_last_one_completes_the_run(client: redis.Redis) -> None:
-    """Complete is when all is finished and nobody starts; the last to leave says so."""
+    """Complete is when all is finished, also what is delayed, and nobody starts; the last to leave
+    says so."""
     first, second = member(client), member(client)
     first.send(["a"])
     finish_all(first)
     assert not first.complete, "the second may still have start requests"
-    second.exchange()
+    second.send(["later"], delay=3_600_000)
     first.exchange()
+    assert not first.complete
+    for waiting, _ in client.zscan_iter(key("delayed")):
+        client.zadd(key("delayed"), {waiting: 1})
+    finish_all(first)
+    second.exchange()
     assert first.complete
     assert not first.leave()
     assert second.leave()

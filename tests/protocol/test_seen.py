@@ -26,7 +26,7 @@ from scrapy_redisq.frontier.seen import (
     SeenStatus,
     probe,
 )
-from tests.harness.model import read_shard
+from tests.harness.shard import read_shard
 from tests.harness.worker import EXACT, NAME, Clock, Worker, fingerprint_of
 
 META = "redisq:{books:0}:meta"
