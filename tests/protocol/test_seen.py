@@ -104,16 +104,6 @@ bloom_backends = pytest.mark.parametrize("backend", ["redisbloom", "bitmap"])
 # --- the contract ------------------------------------------------------------------------------
 
 
-@pytest.mark.servers("ends")
-@backends
-def test_new_once(client: redis.Redis, backend: str) -> None:
-    """A fingerprint is new the first time, also within one call, and never again."""
-    seen = make(client, backend)
-    assert seen.add(["a", "b", "a", "c", "b"]) == [1, 1, 0, 1, 0]
-    assert seen.add(["c", "d"]) == [0, 1]
-    assert seen.add([]) == []
-
-
 @backends
 def test_as_a_set(client: redis.Redis, backend: str) -> None:
     """Calls of any sizes and repeats answer as a Python set would, and the status counts what was

@@ -36,7 +36,6 @@ def main() -> int:
     parser.add_argument("--one", action="store_true")
     parser.add_argument("--trace", action="store_true", help="each fetch and command, too")
     parser.add_argument("--no-shorten", action="store_true")
-    parser.add_argument("--twice", action="store_true", help="both must have the same events")
     parser.add_argument("--mutants", nargs="*", metavar="WORD", help="which seed finds them")
     given = parser.parse_args()
     if given.mutants is not None:
@@ -55,11 +54,6 @@ def main() -> int:
     def told(result: dict[str, Any], mine: Zygote) -> bool:
         nonlocal failed
         crawls.update(all=1)
-        if given.twice:
-            again = mine.crawl({"seed": result["seed"], **task}).get("events", [])
-            both = zip(result.get("events", []), again, strict=False)
-            if differ := [pair for pair in both if pair[0] != pair[1]]:
-                result["problems"].append("differs: " + " | ".join(differ[0]))
         met.update(result.get("met", {}).keys())
         met.update(result.get("features", ()))
         faults = set(FAULTS) & result.get("met", {}).keys()

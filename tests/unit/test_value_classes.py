@@ -309,12 +309,6 @@ class TestCallbacks:
                 Request(URL, callback=partial(spider.parse_part, lock=threading.Lock()))
             )
 
-    @pytest.mark.parametrize("callback", [["parse_item"], ["gone", [], {}], ["__init__", [], {}]])
-    def test_partials_of_nothing(self, serializer: Serializer, callback: Any) -> None:
-        entry = msgspec.msgpack.encode({"u": URL, "c": callback})
-        with pytest.raises(Undecodable):
-            serializer.loads(bytes([FORMAT]) + entry)
-
 
 def test_classes_beside_those_that_the_spider_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
