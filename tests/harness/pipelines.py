@@ -17,6 +17,29 @@ P = TypeVar("P", bound=BatchPipeline)
 
 
 @asynccontextmanager
+async def in_a_crawl(kind: type[P], scheduler: Any = None, **settings: Any) -> AsyncIterator[P]:
+    """An open sink in a crawl that has nothing else; it is closed at the end."""
+    crawler = get_crawler(settings_dict=settings)
+    engine: Any = SimpleNamespace(
+        _slot=SimpleNamespace(scheduler=scheduler, closing=None),
+        scraper=SimpleNamespace(_redisq_watched=True),
+        close_spider_async=_nothing,
+    )
+    crawler.engine = engine
+    crawler.spider = SimpleNamespace(name="spider")  # type: ignore[assignment]
+    sink = kind(crawler)
+    await sink.open_spider()
+    try:
+        yield sink
+    finally:
+        await sink.close_spider()
+
+
+async def _nothing(**_arguments: Any) -> None:
+    pass
+
+
+@asynccontextmanager
 async def opened(kind: type[P], frontier: str = "books", **settings: Any) -> AsyncIterator[P]:
     """An open pipeline of the spider "books"."""
     crawler = get_crawler(settings_dict=settings)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy
-from scrapy.utils.test import get_crawler
 
 from lab.databases import Database, PostgresServer
 from scrapy_redisq.errors import SinkUnavailable
@@ -24,7 +21,7 @@ from scrapy_redisq.pipelines.batch import ItemRefused
 from scrapy_redisq.pipelines.database import engine
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from tests.harness.in_loop import in_a_loop, results, until
-from tests.harness.pipelines import opened
+from tests.harness.pipelines import in_a_crawl, opened
 
 
 @dataclass
@@ -48,30 +45,18 @@ sqlalchemy.Table(
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-@asynccontextmanager
-async def pipeline(database: Database, **query: str) -> AsyncIterator[DatabasePipeline]:
+def pipeline(database: Database, **query: str) -> AbstractAsyncContextManager[DatabasePipeline]:
     """An open pipeline, in a crawl that only has it."""
     if database.kind == "mariadb":  # PyMySQL would read all certificates for each connection
         query["ssl_disabled"] = "true"
     url = sqlalchemy.make_url(database.url).update_query_dict(query)
-    crawler = get_crawler(
-        settings_dict={
-            "REDISQ_DATABASE_URL": url.render_as_string(hide_password=False),
-            "REDISQ_METADATA": f"{__name__}.METADATA",
-            "REDISQ_TABLES": {f"{__name__}.Book": {}},  # so that its table is known at start
-            "REDISQ_CLOSE_TIMEOUT": 0.5,
-        }
+    return in_a_crawl(
+        DatabasePipeline,
+        REDISQ_DATABASE_URL=url.render_as_string(hide_password=False),
+        REDISQ_METADATA=f"{__name__}.METADATA",
+        REDISQ_TABLES={f"{__name__}.Book": {}},  # so that its table is known at start
+        REDISQ_CLOSE_TIMEOUT=0.5,
     )
-    slot = SimpleNamespace(scheduler=None, closing=None)
-    scraper = SimpleNamespace(_redisq_watched=True)
-    crawler.engine = SimpleNamespace(_slot=slot, scraper=scraper)  # type: ignore[assignment]
-    crawler.spider = SimpleNamespace(name="spider")  # type: ignore[assignment]
-    sink = DatabasePipeline(crawler)
-    await sink.open_spider()
-    try:
-        yield sink
-    finally:
-        await sink.close_spider()
 
 
 def put(sink: DatabasePipeline, *items: Any) -> list[asyncio.Task[Any]]:
@@ -86,26 +71,44 @@ def urls(database: Database) -> list[str]:
     return sorted(url for (url,) in database.query("SELECT url FROM book"))
 
 
-def fail(database: Database, condition: str, code: str = "") -> None:
-    """Let the table of books fail, in a way that no list of codes knows, where it is true."""
-    code = code or {"postgres": "XX000", "mariadb": "1180"}.get(database.kind, "")
-    sql = {
-        "sqlite": [
-            f"CREATE TRIGGER t BEFORE INSERT ON book WHEN {condition} BEGIN SELECT json('x'); END"
-        ],
-        "postgres": [
-            "CREATE OR REPLACE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            f" IF {condition} THEN RAISE 'malformed' USING ERRCODE = '{code}'; END IF;"
-            " RETURN NEW; END $$",
-            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW EXECUTE FUNCTION no()",
-        ],
-        "mariadb": [
-            f"CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW IF {condition} THEN"
-            f" SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'malformed'; END IF"
-        ],
-    }
-    for each in sql[database.kind]:
-        database.execute(each)
+ACTIONS = {
+    "fails": {
+        "sqlite": "SELECT json('x')",
+        "postgres": "RAISE 'malformed' USING ERRCODE = 'XX000'",
+        "mariadb": "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1180, MESSAGE_TEXT = 'malformed'",
+    },
+    "is in need": {
+        "postgres": "RAISE 'malformed' USING ERRCODE = '53200'",
+        "mariadb": "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'malformed'",
+    },
+    "is slow": {"postgres": "PERFORM pg_sleep(1)", "mariadb": "SET @slept = SLEEP(1)"},
+    "hangs up": {
+        "postgres": "PERFORM pg_terminate_backend(pg_backend_pid())",
+        "mariadb": "KILL CONNECTION_ID()",
+    },
+}
+"""What a database does for a row; in a way that no list of codes knows, or as one in need does."""
+
+
+def let(database: Database, action: str, condition: str, *, at_commit: bool = False) -> None:
+    """Let the database do that for each book for which the condition is true."""
+    if database.kind not in ACTIONS[action]:
+        pytest.skip("has nothing like that")
+    sql = ACTIONS[action][database.kind]
+    trigger = "TRIGGER t BEFORE INSERT ON book"
+    if at_commit:
+        trigger = "CONSTRAINT TRIGGER t AFTER INSERT ON book DEFERRABLE INITIALLY DEFERRED"
+    if database.kind == "sqlite":
+        database.execute(f"CREATE {trigger} WHEN {condition} BEGIN {sql}; END")
+        return
+    sql = f"IF {condition} THEN {sql}; END IF"
+    if database.kind == "postgres":
+        database.execute(
+            "CREATE OR REPLACE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN {sql}; RETURN NEW; END $$"
+        )
+        sql = "EXECUTE FUNCTION f()"
+    database.execute(f"CREATE {trigger} FOR EACH ROW {sql}")
 
 
 def retries(sink: DatabasePipeline) -> int:
@@ -122,7 +125,7 @@ async def test_nothing_was_ever_written(
     monkeypatch.setattr(doubt, "END", 0)
     count = 7
     async with pipeline(each_database) as sink:
-        fail(each_database, "NEW.stock = 13")
+        let(each_database, "fails", "NEW.stock = 13")
         each_database.execute("ALTER TABLE book RENAME TO away")
         tasks = put(sink, *books(count, 13))
         await until(lambda: retries(sink) > 50 or tasks[0].done(), "it has been tried")
@@ -154,21 +157,8 @@ async def test_a_table_that_takes_no_new_row(
 
 
 LIMITED = {
-    "postgres": (
-        {"options": "-cstatement_timeout=100"},
-        [
-            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            " IF NEW.stock = 13 THEN PERFORM pg_sleep(1); END IF; RETURN NEW; END $$",
-            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW EXECUTE FUNCTION slow()",
-        ],
-    ),
-    "mariadb": (
-        {"init_command": "SET max_statement_time=0.1"},
-        [
-            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW"
-            " IF NEW.stock = 13 THEN SET @slept = SLEEP(1); END IF"
-        ],
-    ),
+    "postgres": {"options": "-cstatement_timeout=100"},
+    "mariadb": {"init_command": "SET max_statement_time=0.1"},
 }
 
 
@@ -181,11 +171,9 @@ async def test_a_row_that_is_alone_takes_longer_than_it_may(
     if each_database.kind not in LIMITED:
         pytest.skip("has no limit")
     monkeypatch.setattr(doubt, "PROOFS", 2)
-    query, sql = LIMITED[each_database.kind]
-    async with pipeline(each_database, **query) as sink:
+    async with pipeline(each_database, **LIMITED[each_database.kind]) as sink:
         await results(put(sink, Book("before")))
-        for each in sql:
-            each_database.execute(each)
+        let(each_database, "is slow", "NEW.stock = 13")
         assert await results(put(sink, *books(6, 13), Book("a"))) == [ItemRefused] * 6 + [None]
     assert urls(each_database) == ["a", "before"]
 
@@ -229,27 +217,6 @@ async def test_rows_that_somebody_has_locked(
 # Connections that end
 
 
-def hang_up(database: Database, condition: str, *, at_commit: bool = False) -> None:
-    """Let the server end the connection that writes a book for which the condition is true."""
-    if database.kind == "sqlite":
-        pytest.skip("has no connection")
-    if database.kind == "mariadb":
-        database.execute(
-            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW"
-            f" IF {condition} THEN KILL CONNECTION_ID(); END IF"
-        )
-        return
-    database.execute(
-        "CREATE OR REPLACE FUNCTION bye() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" IF {condition} THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
-        " RETURN NEW; END $$"
-    )
-    when = "TRIGGER t BEFORE INSERT ON book"
-    if at_commit:
-        when = "CONSTRAINT TRIGGER t AFTER INSERT ON book DEFERRABLE INITIALLY DEFERRED"
-    database.execute(f"CREATE {when} FOR EACH ROW EXECUTE FUNCTION bye()")
-
-
 @in_a_loop
 async def test_a_server_that_takes_connections_and_is_silent(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -273,7 +240,7 @@ async def test_a_row_that_ends_its_connection(each_database: Database) -> None:
     """It is refused, and the rows beside and behind it are written; also where the table has no
     other row, and the fault is in its key."""
     async with pipeline(each_database) as sink:
-        hang_up(each_database, "NEW.url LIKE 'x%'")
+        let(each_database, "hangs up", "NEW.url LIKE 'x%'")
         first = put(sink, Book("x", 13))
         await until(lambda: retries(sink) > 3, "it has been tried")
         tasks = put(sink, *books(40), Book("x2", 13), *books(40))
@@ -286,12 +253,9 @@ async def test_a_row_that_ends_its_connection(each_database: Database) -> None:
 @in_a_loop
 async def test_a_row_that_fails_as_a_server_in_need_does(each_database: Database) -> None:
     """Out of memory, or killed: it is refused, others are written."""
-    if each_database.kind == "sqlite":
-        pytest.skip("has no server")
     async with pipeline(each_database) as sink:
         assert await results(put(sink, Book("before"))) == [None]
-        code = "53200" if each_database.kind == "postgres" else "1317"
-        fail(each_database, "NEW.stock = 13", code)
+        let(each_database, "is in need", "NEW.stock = 13")
         tasks = put(sink, *books(3), Book("x", 13))
         assert await results(tasks) == [None] * 3 + [ItemRefused]
         assert not sink._batches.writer._away
@@ -306,7 +270,7 @@ async def test_connections_end_at_the_commit(
     postgres_server.empty()
     async with pipeline(postgres_server) as sink:
         await results(put(sink, Book("before")))
-        hang_up(postgres_server, "NEW.stock = 13", at_commit=True)
+        let(postgres_server, "hangs up", "NEW.stock = 13", at_commit=True)
         tasks = put(sink, *books(3, 13))
         await until(lambda: retries(sink) > 25, "it has been tried often")
         assert not any(task.done() for task in tasks)
