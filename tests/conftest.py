@@ -30,10 +30,13 @@ from lab.databases import (
 from lab.servers import RedisServer, any_server, binaries
 from lab.session import SHARED
 from scrapy_redisq.commands.main import main
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.frontier.limits import parse_limit
 from scrapy_redisq.server.embedded.binaries import bloom_module
 from tests.harness import collected
 from tests.harness.command import Ran, Redisq
 from tests.harness.crawl import Run
+from tests.harness.worker import EXACT, NAME, Worker
 
 HERE = Path(__file__).resolve().parent
 
@@ -212,6 +215,26 @@ def client(each_server: RedisServer) -> Iterator[redis.Redis]:
     """A client of `each_server`, emptied first."""
     with each_server.client() as client:
         yield client
+
+
+@pytest.fixture
+def frontier(request: pytest.FixtureRequest) -> Iterator[Frontier]:
+    """The frontier "books", on the server of the test."""
+    each = "each_server" in request.fixturenames
+    server: RedisServer = request.getfixturevalue("each_server" if each else "redis_server")
+    with Frontier.from_url(server.url, NAME) as frontier:
+        yield frontier
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    """Makes workers of "books" on `each_server`, with limits of the settings by slot."""
+
+    def make(limits: dict[str, dict[str, Any]] | None = None, **options: Any) -> Worker:
+        texts = {slot: parse_limit(given).to_text() for slot, given in (limits or {}).items()}
+        return Worker(client, NAME, options.pop("config", EXACT), limits=texts, **options)
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.operations import Finish
+from scrapy_redisq.frontier.operations import Finish, Letter
 from tests.control.member import Member, die, some_urls
 from tests.harness.command import Redisq
 
@@ -249,20 +246,13 @@ def test_nothing_to_export(redisq: Redisq, frontier: Frontier, tmp_path: Path) -
     assert (ran.code, (tmp_path / "new").read_text()) == (0, "")
 
 
-HEADER: dict[str, Any] = {
-    **{"slot": "a.example", "priority": "0", "reason": "r", "detail": "", "worker": "w"},
-    **{"at": "1", "error": "", "status": 0, "claimed": "0", "deliveries": 0, "foreign": False},
-}
-
-
 def test_letters_without_a_request(redisq: Redisq, frontier: Frontier) -> None:
     """What could not be kept at all cannot be tried again: said so, and left for people."""
     die(frontier, "w1", 3)
-    header = msgspec.msgpack.encode({**HEADER, "reason": "too_large"})
-    frontier.client.zadd("redisq:{books:0}:dead", {"7": 7})
-    value = struct.pack(">I", len(header)) + header + b"\0"
-    frontier.client.hset("redisq:{books:0}:letters", "7", value)  # type: ignore[arg-type]
-    ran = redisq("dead", "requeue", "books", "0-1", "0-7", "0-9")
+    worker = Member(frontier)
+    worker.sessions[0].add(Letter("a.example", 0, b"1" * 16, "too_large", "it is", "error", 0))
+    worker.exchange()
+    ran = redisq("dead", "requeue", "books", "0-1", "0-4", "0-9")
     assert (ran.code, ran.out) == (1, "books: 1 dead letter requeued\n")
     assert "1 hold no request" in ran.err
     assert "no such dead letter: 1 of" in ran.err

@@ -21,6 +21,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights
 from scrapy_redisq.settings.settings import RedisqSettings
+from tests.docs.test_readme import acl
 from tests.harness.command import Redisq
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -172,11 +173,6 @@ def test_keys_of_another_hand(redisq: Redisq, redis_server: RedisServer, key: st
 
 
 # Rights
-
-
-def acl() -> list[str]:
-    (user,) = re.findall(r"^```\nuser (.*?)^```", REDIS, re.M | re.S)
-    return str(user).split()
 
 
 @pytest.mark.servers("ends")

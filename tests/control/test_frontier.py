@@ -15,8 +15,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import Ending, Lease
-from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.control.conftest import Opener
@@ -240,34 +239,3 @@ class TestDeadLetters:
         assert again.joined.run == run
         assert again.end_all() == 1
         assert check_sums(frontier)["queued"] == queued_entries(frontier) == 0
-
-
-class TestReset:
-    def test_nothing_is_left(self, open_frontier: Opener) -> None:
-        """After a reset no key is left: queues, leases, letters, delayed, dupefilters."""
-        frontier = open_frontier(config=FrontierConfig(shards=4, dupefilter="exact"))
-        open_frontier("books2").push(["https://other.example/"])
-        others = set(frontier.client.keys())
-        frontier.push(some_urls(1_000))
-        worker = Member(frontier)
-        outcomes: list[Ending] = ["dead", "retried", "released"]
-        worker.exchange_all(20)
-        for n, (_, lease) in enumerate(list(worker.holding.values())):
-            outcome = outcomes[n % 3]
-            worker.finish(lease, outcome, reason="download", delay=60_000, entry=lease.entry)
-        worker.exchange_all(5)
-        worker.leave()
-        check_sums(frontier)
-        frontier.reset()
-        assert frontier.status()["state"] == "absent"
-        assert set(frontier.client.keys()) == others
-        assert frontier.push(some_urls(1)).accepted == 1
-
-    def test_an_interrupted_reset_is_carried_through(self, frontier: Frontier) -> None:
-        """A reset that died half-way: the next push completes it and begins anew."""
-        frontier.push(some_urls(300, "abcdefghijklmnopqrst"))
-        execute(frontier.client, calls.clear("books", 0, everything=True, mark=True))
-        execute(frontier.client, calls.clear("books", 0, everything=True))
-        assert frontier.status()["state"] == "resetting"
-        assert frontier.push(["https://a.example/0"]).accepted == 1
-        assert queued_entries(frontier) == check_sums(frontier)["queued"] == 1

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lab.servers import RedisServer
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.ops.dashboard.guard import Rules
 from tests.dashboard.served import Served
-from tests.harness.worker import NAME
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +21,6 @@ def dashboard(redis_server: RedisServer, _served: Served) -> Served:
     """One for the module; the server is emptied before each test."""
     _served.forget()
     return _served
-
-
-@pytest.fixture
-def frontier(redis_server: RedisServer) -> Iterator[Frontier]:
-    with Frontier.from_url(redis_server.url, NAME) as frontier:
-        yield frontier
 
 
 @pytest.fixture

@@ -288,14 +288,3 @@ def test_doctor(dashboard: Served, frontier: Frontier, redisq: Redisq) -> None:
     assert (told["frontier"], told["level"], told["age"] >= 0) == (NAME, by_command["level"], True)
     parts = {line["about"] for line in told["lines"]}
     assert parts == {line["about"] for line in by_command["lines"]} - {"Settings"}
-
-
-# What programs ask, as they ask the exporter
-
-
-def test_scale(dashboard: Served, frontier: Frontier) -> None:
-    """Also of a crawl that has not begun, of which one worker is wanted."""
-    assert dashboard.get(f"/scale/{NAME}")["workers"] == 0
-    assert dashboard.get(f"/scale/{NAME}?run=monday")["workers"] == 1
-    frontier.push([f"https://a.example/{n}" for n in range(50)])
-    assert dashboard.get(f"/scale/{NAME}?max=3")["workers"] == 3
