@@ -133,9 +133,6 @@ async def test_start_waits(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     assert not pressure.holds_back
 
 
-# Crawls
-
-
 # Producers
 
 

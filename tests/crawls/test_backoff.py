@@ -15,7 +15,6 @@ from scrapy.http import Request, Response
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.operations import DownloadResult, Lease
 from scrapy_redisq.serialization.entry_format import back_offs, forget_retries, with_back_offs
@@ -25,10 +24,8 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Page
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
-from tests.harness.crawl import Run, constants
-from tests.harness.worker import EXACT, NAME, Worker, ask
-
-BACK_OFF = "scrapy_redisq.worker.connect.BACK_OFF"
+from tests.harness.crawl import Run
+from tests.harness.worker import NAME, Worker, ask
 
 # Judging
 
@@ -179,11 +176,6 @@ def test_hosts_that_may_hang_leave_places_to_others(judge: Judge) -> None:
 # Protocol
 
 
-@pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
-    return lambda **options: Worker(client, NAME, EXACT, **options)
-
-
 def outcome(worker: Worker, failed: bool | None, slot: str = "host", **options: Any) -> None:
     """Hand in how a download ended that has begun just now."""
     status = {True: 503, False: 200, None: 500}[failed]
@@ -295,35 +287,6 @@ def test_backed_off_goes_to_the_front(member: Callable[..., Worker]) -> None:
 
 
 # Crawls
-
-
-def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None:
-    """A crawl that has nothing left but slots that are set aside closes after a while, says so and
-    keeps their requests; started again it tries them at once."""
-    alive = threading.Event()
-
-    def page(path: str) -> Answer:
-        return Answer("x") if alive.is_set() or path == "/0" else Answer("", 503)
-
-    with Site(page, hosts=2) as site:
-        settings = {
-            "REDISQ_SLOT_GIVE_UP": 3,
-            **constants({f"{BACK_OFF}.longest": 1}),
-            "REDISQ_SET_ASIDE_WAIT": 0.5,
-        }
-        arguments = {"sites": site.urls(2), "pages": 10}
-        worker = crawl("hosts", None, settings, **arguments).wait()
-        assert worker.reason == "slots_set_aside"
-        assert "scrapy redisq slots hosts" in worker.log
-        with Frontier.from_url(redis_server.url, "hosts") as frontier:
-            status = frontier.status()
-            assert (status["state"], status["dead"], status["leased"]) == ("stopped", 0, 0)
-            assert status["queued"] == status["created"] - status["finished"] > 0
-        alive.set()
-        worker = crawl("hosts", None, settings, **arguments).wait(15)
-        assert worker.reason == "finished"
-        with Frontier.from_url(redis_server.url, "hosts") as frontier:
-            assert frontier.status()["finished"] == 20
 
 
 def test_without_retries_each_request_is_tried_once(crawl: Run) -> None:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
-from lab.launcher import fork
 from lab.proxy import Proxy
 from lab.servers import RedisServer
 from lab.site import Site
 from scrapy_redisq.dupefilter import BloomDupeFilter, ExactDupeFilter, RedisqDupeFilter
 from scrapy_redisq.errors import ServerUnreachable, SettingError
+from tests.harness.crawl import Run
 
 both = pytest.mark.parametrize("kind", [BloomDupeFilter, ExactDupeFilter])
 
@@ -142,44 +139,19 @@ def test_log(redis_server: RedisServer, caplog: pytest.LogCaptureFixture, debug:
     assert "no more duplicates" in messages[0] or debug
 
 
-SPIDER = """
-import scrapy
-
-class Site(scrapy.Spider):
-    name = "site"
-    custom_settings = {custom}
-
-    async def start(self):
-        yield scrapy.Request({url!r}, dont_filter=True)
-
-    def parse(self, response):
-        yield {{"url": response.url}}
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href)
-"""
-
-
-def test_under_scrapys_scheduler(redis_server: RedisServer, tmp_path: Path) -> None:
-    """`scrapy runspider` with only DUPEFILTER_CLASS set: each page once, in the next run none."""
-    custom = {
-        "DUPEFILTER_CLASS": "scrapy_redisq.BloomDupeFilter",
-        "REDISQ_URL": redis_server.url,
-    }
-    all_pages = "".join(f'<a href="/{number}">page</a>' for number in range(20))
+def test_under_scrapys_scheduler(crawl: Run) -> None:
+    """With only DUPEFILTER_CLASS set: each page once, in the next run none."""
+    settings = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_redisq.BloomDupeFilter"}
+    links = "".join(f'<a href="/{number}">page</a>' for number in range(20))
     urls = []
-    with Site(lambda path: all_pages) as site:
-        start = f"{site.url}/0"
-        (tmp_path / "site_spider.py").write_text(SPIDER.format(custom=custom, url=start))
-        for run in ("first", "second"):
-            log = tmp_path / f"{run}.log"
-            command = ["runspider", "site_spider.py", "-O", f"{run}.jsonl"]
-            environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": ""}
-            assert fork("scrapy", command, tmp_path, log, environment).wait(100) == 0
-            assert "Traceback" not in log.read_text()
-            assert "DeprecationWarning" not in log.read_text()
-            lines = (tmp_path / f"{run}.jsonl").read_text().splitlines()
-            urls.append(sorted(json.loads(line)["url"] for line in lines))
+    with Site(lambda path: links) as site:
+        for _ in range(2):
+            worker = crawl("follow", site, settings).wait()
+            assert worker.reason == "finished"
+            assert "Traceback" not in worker.log
+            assert "DeprecationWarning" not in worker.log
+            urls.append(sorted(item["url"] for item in worker.items()))
     # The start request is not filtered, so the page behind it comes once more by a link.
     assert len(urls[0]) == 21
     assert len(set(urls[0])) == 20
-    assert urls[1] == [start]
+    assert urls[1] == [f"{site.url}/0"]

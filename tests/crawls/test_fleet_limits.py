@@ -28,7 +28,7 @@ from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import LATENESS, Busy, Run, finish, lateness
-from tests.harness.worker import EXACT, NAME, Worker, ask
+from tests.harness.worker import NAME, Worker, ask
 
 FLEET = {"REDISQ_FLEET_LIMITS": True}
 THROTTLED = {"REDISQ_AUTOTHROTTLE": True}
@@ -157,15 +157,6 @@ def test_rates() -> None:
     assert {rate: parse_rate(rate) for rate in rates} == pytest.approx(rates)
 
 
-@pytest.mark.parametrize("rate", ["30", "m", "30/w", "-1/s", "0/s", "1e3/s", 30, True, "9999999/s"])
-def test_wrong_rates(rate: Any) -> None:
-    """Anything else is an error that says what a rate is."""
-    with pytest.raises(ValueError, match="such as '30/m'"):
-        parse_rate(rate)
-    with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
-        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {"*": {"rate": rate}}}))
-
-
 @pytest.mark.parametrize(
     ("setting", "options"),
     [
@@ -176,6 +167,10 @@ def test_wrong_rates(rate: Any) -> None:
         ),
         ("DOWNLOAD_SLOTS", {"concurrency": 0}),
         ("DOWNLOAD_SLOTS", {"rate": "1/s"}),
+        *(
+            ("REDISQ_SLOT_LIMITS", {"rate": rate})
+            for rate in ("30", "m", "30/w", "-1/s", "0/s", "1e3/s", 30, True, "9999999/s")
+        ),
         ("REDISQ_SLOT_LIMITS", {"concurrency": 1.5}),
         ("REDISQ_SLOT_LIMITS", {"burst": 0}),
         ("REDISQ_SLOT_LIMITS", {"budget": 0.5}),
@@ -215,17 +210,6 @@ def test_a_request_can_be_left_out() -> None:
 # Protocol
 
 
-@pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
-    """Makes workers of the frontier "books" with these terms of AutoThrottle."""
-
-    def make(throttle: Throttle | None) -> Worker:
-        text = throttle.to_text() if throttle else ""
-        return Worker(client, NAME, EXACT, limits={}, throttle=text)
-
-    return make
-
-
 def answered(worker: Worker, latency: float | None, status: int = 200) -> None:
     """Hand in an answer that has come just now."""
     outcome = DownloadResult("host", status, time.monotonic(), failed=None, latency=latency)
@@ -252,7 +236,7 @@ def test_delays_are_those_of_scrapys_autothrottle(
     scrapys = AutoThrottle(Crawler(Spider, Settings(given)))
     scrapys.mindelay, scrapys.maxdelay = terms.least, terms.most
     slot = Slot(8, terms.start, 0.0)
-    workers = [member(terms), member(terms)]
+    workers = [member(throttle=terms.to_text()) for _ in range(2)]
     randomly = random.Random(6)
     for number in range(150):
         latency = round(randomly.lognormvariate(-1, 1.5), 6)

@@ -93,21 +93,6 @@ class TestMarks:
 
 
 class TestIdentities:
-    def test_start(self) -> None:
-        """The first without marks is its fingerprint; the others are told apart by order."""
-        repeats = Repeats()
-        identities = [of_start(b"f", Request(URL), repeats) for _ in range(3)]
-        assert identities[0] == b"f"
-        assert len(set(identities)) == 3
-        again = Repeats()
-        assert [of_start(b"f", Request(URL), again) for _ in range(3)] == identities
-        assert of_start(b"g", Request(URL), again) == b"g"
-
-    def test_start_of_one_worker(self) -> None:
-        """With REDISQ_SAME_START = False no other worker has the same."""
-        identities = {of_start(b"f", Request(URL), Repeats(), own=own) for own in (b"", b"a", b"b")}
-        assert len(identities) == 3
-
     def test_named(self) -> None:
         """meta["redisq_id"] stands for marks and order."""
 

@@ -8,7 +8,6 @@ import itertools
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 import redis
 import scrapy
-from msgspec.structs import replace
 from scrapy.core.engine import ExecutionEngine
 from scrapy.http import Request
 from scrapy.utils.test import get_crawler
@@ -26,29 +24,17 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.limits import parse_limit
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
 from tests.harness.crawl import LATENESS, Busy, Run, finish
 from tests.harness.in_loop import in_a_loop
-from tests.harness.worker import EXACT, NAME, Worker, ask
+from tests.harness.worker import NAME, Worker, ask
 
 TURN = 1_000_000  # us, as in lua/shared/slots/state.lua
 FREE, REFUSED = -2, -1
 
 # Protocol
-
-
-@pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
-    """Makes workers of the frontier "books" with limits by slot, given as in the settings."""
-
-    def make(limits: dict[str, dict[str, Any]], **options: Any) -> Worker:
-        texts = {slot: parse_limit(given).to_text() for slot, given in limits.items()}
-        return Worker(client, NAME, replace(EXACT), limits=texts, **options)
-
-    return make
 
 
 def report(
@@ -170,33 +156,6 @@ def test_slots_are_forgotten(member: Callable[..., Worker], client: redis.Redis)
     slots = [key.decode() for key in client.scan_iter(f"redisq:{{{NAME}:0}}:slot:*")]
     assert slots == [f"redisq:{{{NAME}:0}}:slot:host"]
     assert 3_000_000 < client.pttl(slots[0]) < 3_700_000
-
-
-def test_the_last_who_joins_sets_the_limits(member: Callable[..., Worker]) -> None:
-    """A worker that joins with other limits changes them for all."""
-    first = member({"host": {"concurrency": 1}})
-    first.send(f"/{n}" for n in range(40))
-    assert [turn[8] for turn in ask(first).turns] == [1]
-    member({})
-    assert [turn[1] for turn in ask(first, turns=report(tokens=1)).turns] == [FREE]
-    wait_until(lambda: len(ask(first, want=5).leases) == 5, 20, "no limit")
-
-
-def test_budgets(member: Callable[..., Worker], each_server: RedisServer) -> None:
-    """Of each host a run takes in so many requests, whoever asks for them; the others are dead
-    letters that can be requeued."""
-    worker = member({"*": {"budget": 3}, "large.example": {"budget": 7}})
-    with Frontier.from_url(each_server.url, NAME) as frontier:
-        for host in ("small.example", "large.example"):
-            assert frontier.push(f"https://{host}/{n}" for n in range(9)).accepted == 9
-        letters = list(frontier.dead())
-        assert Counter(letter.slot for letter in letters) == {
-            "small.example": 6,
-            "large.example": 2,
-        }
-        assert {(one.reason, one.detail) for one in letters} == {("budget", "that of its slot")}
-        frontier.requeue([letters[0].id])
-    assert len(ask(worker, 20).leases) == 3 + 7 + 1
 
 
 # What a worker keeps

@@ -56,11 +56,6 @@ def failing(
 
 
 class TestPauses:
-    def test_list(self) -> None:
-        """The last of the list is repeated."""
-        pauses = [retry_pause((1.0, 10.0, 60.0), n) for n in (1, 2, 3, 4, 99)]
-        assert pauses == [1, 10, 60, 60, 60]
-
     def test_exponential(self) -> None:
         """Anywhere between nothing and the base, doubled with each retry up to the cap."""
         random.seed(4)

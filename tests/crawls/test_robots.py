@@ -301,9 +301,9 @@ def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer, tmp_
 def test_a_host_that_stays_in_trouble(
     crawl: Run, redis_server: RedisServer, scheduling: str
 ) -> None:
-    """Its slot is set aside, and the crawl ends; without slots its pages become dead letters. None
-    is fetched, and each robots.txt counts as one failure, however many pages it keeps waiting. That
-    it leads elsewhere is no success."""
+    """Its slot is set aside, and the crawl ends, and says so; without slots its pages become dead
+    letters. None is fetched, and each robots.txt counts as one failure, however many pages it keeps
+    waiting. That it leads elsewhere is no success."""
 
     def page(path: str) -> Answer:
         moved = Answer("", status=302, headers={"Location": "/moved.txt"})
@@ -319,6 +319,7 @@ def test_a_host_that_stays_in_trouble(
     with Site(page) as site:
         worker = crawl("hosts", site, settings, sites=site.url, pages=5).wait()
     assert worker.reason == ("finished" if scheduling == "priority" else "slots_set_aside")
+    assert ("scrapy redisq slots hosts" in worker.log) == (scheduling == "slot")
     assert set(site.counts()) == {"/robots.txt", "/moved.txt"}
     assert scheduling == "priority" or site.counts()["/robots.txt"] >= 2
     with Frontier.from_url(redis_server.url, "hosts") as frontier:

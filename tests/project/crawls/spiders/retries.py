@@ -4,7 +4,6 @@ import itertools
 
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from scrapy.utils.defer import maybe_deferred_to_future
 
 from crawls.spiders.follow import Follow
 
@@ -81,10 +80,7 @@ class Inline(Follow):
 
     async def parse(self, response):
         request = scrapy.Request(f"{self.site}/side")
-        if hasattr(self.crawler.engine, "download_async"):
-            side = await self.crawler.engine.download_async(request)
-        else:
-            side = await maybe_deferred_to_future(self.crawler.engine.download(request))
+        side = await self.crawler.engine.download_async(request)
         yield {"url": side.url, "meta": "redisq_delay" in side.request.meta}
 
 
