@@ -176,7 +176,7 @@ def test_items_that_no_page_stands_for(
     Keys of mappings may be anything.
     """
     with Site(linked_pages(4)) as site:
-        given = settings(tmp_path, "named", BATCH_SECONDS=0.2)
+        given = settings(tmp_path, "halved", BATCH_SECONDS=0.2)
         worker = crawl("only_here", site, given, items=5).wait()
     assert worker.reason == "finished"
     assert sorted(row["url"] for row in written(tmp_path)) == [f"start/{n}" for n in (0, 1, 2, 4)]

@@ -6,18 +6,15 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
+from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
 import pytest
 from scrapy import Request
-from scrapy.utils.test import get_crawler
 
 from scrapy_redisq._scrapy.output import current_item
 from scrapy_redisq.errors import (
     BatchTooLarge,
-    RowRefused,
     SettingError,
     SinkUnavailable,
     WriteFailed,
@@ -27,6 +24,7 @@ from scrapy_redisq.pipelines.batch import BatchPipeline, ItemReturned, Row
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.page import Problem
 from tests.harness.in_loop import in_a_loop, results, until
+from tests.harness.pipelines import in_a_crawl
 
 
 class DriverError(Exception):
@@ -104,30 +102,13 @@ class Desk:
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-@asynccontextmanager
-async def opened(
-    pages: HeldPages, kind: Callable[[Any], Any] = Sink, *, close_timeout: float = 30
-) -> AsyncIterator[Any]:
-    """An open sink, in a crawl that has nothing else; it is closed at the end."""
-    crawler = get_crawler(settings_dict={"REDISQ_CLOSE_TIMEOUT": close_timeout})
+def opened(
+    pages: HeldPages, kind: type[BatchPipeline] = Sink, *, close_timeout: float = 30
+) -> AbstractAsyncContextManager[Any]:
+    """An open sink of a worker that has these pages."""
     scheduler = object.__new__(Scheduler)
     scheduler.worker = cast(Any, Desk(pages))
-    slot = SimpleNamespace(scheduler=scheduler, closing=None)
-    engine: Any = SimpleNamespace(
-        _slot=slot, scraper=SimpleNamespace(_redisq_watched=True), close_spider_async=_nothing
-    )
-    crawler.engine = engine
-    crawler.spider = SimpleNamespace(name="spider")  # type: ignore[assignment]
-    sink = kind(crawler)
-    await sink.open_spider()
-    try:
-        yield sink
-    finally:
-        await sink.close_spider()
-
-
-async def _nothing(**_arguments: Any) -> None:
-    pass
+    return in_a_crawl(kind, scheduler, REDISQ_CLOSE_TIMEOUT=close_timeout)
 
 
 def put(sink: BatchPipeline, *numbers: int) -> list[asyncio.Task[Any]]:
@@ -191,26 +172,6 @@ async def test_batches_gather_while_one_is_written() -> None:
         go_on.set()
         assert await results(tasks) == [None] * 13
     assert sizes == [1, 5, 5, 2]
-
-
-@pytest.mark.parametrize("fault", [RowRefused("no threes"), RowRefused("named"), ValueError()])
-@pytest.mark.parametrize("seconds", [0, 0.05])
-@in_a_loop
-async def test_refused_rows_are_found(fault: Exception, seconds: float) -> None:
-    """Whether the sink names them or not, and whether Scrapy waits for them or not."""
-    pages = HeldPages()
-    async with opened(pages) as sink:
-        sink.batch_seconds = seconds
-
-        def refuse(rows: list[Row]) -> None:
-            if bad := [row for row in rows if row["n"] % 10 == 3]:
-                raise RowRefused("no threes", bad) if str(fault) == "named" else fault
-
-        sink.fault = refuse
-        await results(put(sink, *range(60)))
-        await until(lambda: len(sink.rows) == 54 and len(pages.refused) == 6, "all are there")
-        await until(lambda: not any(pages.held.values()), "all have ended")
-    assert {page.url[-1] for page in pages.refused} == {"3"}
 
 
 @in_a_loop

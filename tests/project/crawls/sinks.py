@@ -31,8 +31,8 @@ class LinesSink(BatchPipeline):
         if self.is_on("mismatch"):
             raise SinkMismatch("make another file")
         bad = [row for row in rows if self.number(row).endswith("3")]
-        if "named" in self.faults and bad:
-            raise RowRefused("no threes, please", bad)
+        if bad and self.faults & {"named", "halved"}:
+            raise RowRefused("no threes, please", bad if "named" in self.faults else ())
         if "unnamed" in self.faults and bad:
             raise ValueError("no threes, please")
         with self.path.open("a") as file:
