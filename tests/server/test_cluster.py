@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from redis.crc import key_slot
@@ -12,12 +13,11 @@ from lab.cluster import Cluster
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.frontier.listener import listen
-from scrapy_redisq.frontier.names import meta_key
+from scrapy_redisq.frontier.names import meta_key, wake_channel
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.server import cluster as clients
 from scrapy_redisq.server.connection import Server, open_server
 from tests.harness.worker import EXACT, NAME, Worker
-from tests.server.listening import CHANNEL, Listening
 
 META = meta_key(NAME, 0)
 SLOT = key_slot(META.encode())
@@ -57,7 +57,15 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(cluster: Clus
         heard: list[bool] = []
         client = server.async_client()
         await client.look()
-        listening = Listening(client, lambda: heard.append(True))
+        pace = SimpleNamespace(listening=False, woken=False)
+        listening = SimpleNamespace(  # what a run's session is to who listens
+            client=client,
+            terms=SimpleNamespace(name=NAME),
+            joined=SimpleNamespace(config=SimpleNamespace(limits_name="")),
+            sessions=[SimpleNamespace(shard=0, pace=pace)],
+            warnings=SimpleNamespace(may_warn=lambda about: True),
+            wake=lambda: heard.append(True),
+        )
         task = asyncio.ensure_future(listen(listening))  # type: ignore[arg-type]
 
         async def hears(master: RedisServer) -> None:
@@ -66,7 +74,7 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(cluster: Clus
             await until(lambda: publish(master) or len(heard) > before)
 
         try:
-            await until(lambda: listening.pace.listening)
+            await until(lambda: pace.listening)
             for master in {cluster.master_of(slot) for slot in (0, 8_000, 16_000)}:
                 await hears(master)
             assert isinstance(client, clients.AsyncCluster)
@@ -83,7 +91,7 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(cluster: Clus
 
 def publish(server: RedisServer) -> None:
     with server.client() as client:
-        client.eval("redis.call('PUBLISH', ARGV[1], '')", 0, CHANNEL)
+        client.eval("redis.call('PUBLISH', ARGV[1], '')", 0, wake_channel(NAME, 0))
 
 
 async def until(condition: Callable[[], object]) -> None:
