@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from tests.harness.crawl import Run, finish
-
-COLUMNS = {"url": "str", "session": "str"}
 
 
 def linked(**pages: str) -> Callable[[str], str]:
@@ -51,36 +46,6 @@ def test_its_end(redis_server: RedisServer, crawl: Run) -> None:
         crawl("sessions", site)
         wait_until(lambda: site.counts()["/in"] >= 3, 30, "sessions")
         assert site.counts()["/login"] <= site.counts()["/in"] + 1
-
-
-def test_rows_of_a_retry(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
-    """A page that is retried in one worker, and not in the next one, has one row."""
-
-    def page(path: str) -> Answer | str:
-        if path == "/late":
-            return Answer("", delay=0 if site.counts()[path] > 1 else 60)
-        if path == "/odd" and site.counts()[path] == 1:
-            return Answer("", 500)
-        return linked(login="/odd /late")(path)
-
-    database = tmp_path / "items.sqlite"
-    settings = {
-        "ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.DatabasePipeline": 1}),
-        "REDISQ_DATABASE_URL": f"sqlite:///{database}",
-        "REDISQ_TABLES": json.dumps({"dict": {"table": "pages", "columns": COLUMNS}}),
-        "REDISQ_RETRY_DELAYS": 0,
-        "REDISQ_LEASE_TTL": 2,
-    }
-    with Site(page) as site, Frontier.from_url(redis_server.url, "sessions") as frontier:
-        frontier.push([{"url": f"{site.url}/login", "meta": {"redisq_session": "a"}}])
-        first = crawl("sessions", site, settings=settings)
-        wait_until(lambda: frontier.status()["sink"]["rows"] >= 2, 30, "rows")
-        first.kill()
-        finish([crawl("sessions", site, settings=settings)])
-    assert site.counts()["/odd"] == 3
-    with closing(sqlite3.connect(database)) as db:
-        rows = sorted(url for (url,) in db.execute("SELECT url FROM pages"))
-    assert rows == [f"{site.url}/{name}" for name in ("late", "login", "odd")]
 
 
 def test_its_worker_dies(redis_server: RedisServer, crawl: Run) -> None:
