@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -77,31 +75,11 @@ def test_the_map_of_a_noun_is_true(room: str) -> None:
 
 
 def test_the_frontier_knows_no_scrapy() -> None:
-    """All of frontier/ is imported by a process that then knows neither Scrapy nor Twisted, and no
-    room but errors."""
-    code = """
-import importlib, json, pkgutil, sys
-import scrapy_redisq.frontier as frontier
-for module in pkgutil.walk_packages(frontier.__path__, "scrapy_redisq.frontier."):
-    importlib.import_module(module.name)
-print(json.dumps(sorted(sys.modules)))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    names = [name.split(".") for name in json.loads(done.stdout)]
-    assert ["scrapy_redisq", "frontier", "run_session"] in names
-    assert not {parts[0] for parts in names} & {"scrapy", "twisted", "itemadapter"}
-    ours = {parts[1] for parts in names if parts[0] == "scrapy_redisq" and len(parts) > 1}
-    assert ours == {"frontier", "errors"}
-
-
-def test_keys_are_named_in_one_place() -> None:
-    """In Lua, and in the frontier."""
-    for path in PACKAGE.rglob("*.py"):
-        if "frontier" in path.relative_to(PACKAGE).parts:
-            continue
-        assert not re.search(r"""["']redisq:""", path.read_text("utf-8")), path
+    """frontier/ imports neither Scrapy nor Twisted, and no room but errors, nor does that."""
+    assert draw.arrows()["frontier/"] == {"errors"}
+    for path in [*draw.files_of("frontier/"), draw.file_of("errors")]:
+        foreign = r"^ *(?:from|import) (?:scrapy|twisted|itemadapter)\b"
+        assert not re.search(foreign, path.read_text("utf-8"), re.M), path
 
 
 def test_the_picture_is_what_the_code_says() -> None:

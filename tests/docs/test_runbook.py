@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import shlex
 from pathlib import Path
 
-from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import why
 from scrapy_redisq.control.observed import KINDS
 
@@ -59,11 +57,3 @@ def test_sections() -> None:
         assert section.split("- **Look**: ")[1].startswith("`"), section
     for section in sections(SENTENCES):
         assert parts(section) == ["Means", "Look", "Cure"], section
-
-
-def test_commands() -> None:
-    """Each `scrapy redisq …` is a command with options that there are."""
-    commands = set(re.findall(r"`scrapy redisq ([^`\n]+)`", RUNBOOK))
-    assert len(commands) > 20
-    for command in commands:
-        make_parser().parse_args(shlex.split(command))
