@@ -221,21 +221,3 @@ class TestDeadLetters:
         frontier.push(["https://a.example/new"])
         assert frontier.requeue() == 4
         assert paths_of(worker.claim(100)) == ["0", "1", "2", "3", "new"]
-
-    def test_requeue_opens_a_complete_run(self, open_frontier: Opener) -> None:
-        """Requeued after the end: the same run goes on, and who joins gets the requests."""
-        frontier = open_frontier(config=FrontierConfig(shards=4))
-        frontier.push(some_urls(20))
-        worker = Member(frontier)
-        assert worker.end_all("dead", "download") == 20
-        assert worker.leave()
-        run = frontier.status()["run"]
-        assert frontier.status()["state"] == "complete"
-        # One letter, and not of shard 0.
-        letter = [letter.id for letter in frontier.dead()][-1]
-        assert frontier.requeue([letter]) == 1
-        assert check_sums(frontier)["state"] == "stopped"
-        again = Member(frontier)
-        assert again.joined.run == run
-        assert again.end_all() == 1
-        assert check_sums(frontier)["queued"] == queued_entries(frontier) == 0

@@ -71,7 +71,8 @@ def test_pages_of_other_origins(dashboard: Served, frontier: Frontier) -> None:
 
 
 def test_the_host_that_is_asked(guarded: Callable[[Rules], Served]) -> None:
-    """A name that a stranger made lead here is refused: addresses and given names are not."""
+    """A name that a stranger made lead here is refused: addresses and given names are not. Whoever
+    says none is refused, and no name is looked up for them."""
     served = guarded(Rules(TOKEN, hosts=frozenset({"crawls.lan"})))
     for status, hosts in (
         (200, ("127.0.0.1", "localhost:9", "[::1]:8765", "crawls.lan")),
@@ -80,11 +81,7 @@ def test_the_host_that_is_asked(guarded: Callable[[Rules], Served]) -> None:
         for host in hosts:
             for path in ("/api/session", "/", "/main.js"):
                 assert served.ask(path, headers={"Host": host}).status == status, host
-
-
-def test_no_host_is_asked(dashboard: Served) -> None:
-    """Whoever says none is refused, and no name is looked up for them."""
-    with socket.create_connection(("127.0.0.1", dashboard.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
         connection.sendall(b"GET /api/session HTTP/1.0\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.0 421"
 
