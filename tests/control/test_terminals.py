@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.slots import slot_tables
@@ -132,14 +132,6 @@ def test_looking_at_nothing_starts_nothing(redisq: Redisq, tmp_path: Path) -> No
         assert said in " ".join(ran.out.split())
 
 
-def text_of(table: RenderableType, width: int) -> str:
-    """What a terminal of so many columns shows."""
-    with Path(os.devnull).open("w") as nowhere:
-        console = Console(width=width, record=True, file=nowhere)
-        console.print(table)
-        return console.export_text()
-
-
 BEGAN = "2026-01-01T00:00:00+00:00"
 LARGE: dict[str, Any] = {
     **absent("a-frontier-of-a-long-name"),
@@ -185,7 +177,9 @@ def test_no_number_vanishes(width: int) -> None:
         ),
     }
     for table, parts in everything.items():
-        text = text_of(table, width)
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(table)
+        text = console.export_text()
         assert max(map(len, text.splitlines())) <= width
         words = set(text.replace(",\n", "\n").replace(", ", " ").split())
         assert set(parts.split()) <= words

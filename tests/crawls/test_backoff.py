@@ -189,12 +189,6 @@ def state(client: redis.Redis, slot: str = "host") -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in found.items()}
 
 
-def parked_for(client: redis.Redis, slot: str = "host") -> float:
-    """Seconds for which nobody may start requests of a slot."""
-    seconds, micros = client.time()
-    return int(state(client, slot).get("parked", 0)) / 1e6 - seconds - micros / 1e6
-
-
 def test_pauses_grow_until_a_success(member: Callable[..., Worker], client: redis.Redis) -> None:
     """Failures in a row double the pause, up to the longest. The jitter is half of the pause. A
     success of what was begun before the last failure says nothing; a later one ends the trouble."""
@@ -204,7 +198,8 @@ def test_pauses_grow_until_a_success(member: Callable[..., Worker], client: redi
         outcome(worker, True)
         began = time.monotonic()
         ask(worker, 0)
-        left = parked_for(client)
+        seconds, micros = client.time()
+        left = int(state(client).get("parked", 0)) / 1e6 - seconds - micros / 1e6
         assert left <= pause
         assert left + time.monotonic() - began >= pause * 0.45
         client.hset(f"redisq:{{{NAME}:0}}:slot:host", "parked", 0)

@@ -81,19 +81,14 @@ class Desk:
     """What a worker is for a sink."""
 
     def __init__(self, pages: HeldPages) -> None:
-        self.pages = pages
-        self.away = False
+        self.in_progress = pages
         self.has_found_nothing = False
-
-    @property
-    def in_progress(self) -> Any:
-        return self.pages
 
     def finds_nothing(self) -> bool:
         return self.has_found_nothing
 
     def sink_is_away(self, away: bool) -> None:
-        self.away = away
+        pass
 
     def sink_counted(self, name: str, by: int) -> None:
         pass
@@ -276,16 +271,10 @@ async def test_a_sink_without_async_def() -> None:
         assert await results(put(sink, *range(9))) == [None] * 9
     assert sorted(written) == list(range(9))
     assert threads == {"redisq-Plain"}
-    assert not any(thread.name == "redisq-Plain" and _stays(thread) for thread in _threads())
-
-
-def _threads() -> list[threading.Thread]:
-    return threading.enumerate()
-
-
-def _stays(thread: threading.Thread) -> bool:
-    thread.join(30)
-    return thread.is_alive()
+    for thread in threading.enumerate():
+        if thread.name == "redisq-Plain":
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
