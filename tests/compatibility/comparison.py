@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 from scrapy.spiderloader import SpiderLoader
-from scrapy.utils.spider import iter_spider_classes
 
 from lab.launcher import Forked, fork
 from tests.compatibility.compared import Compared, Hosts
@@ -238,13 +237,3 @@ def _text(value: Any) -> str:
 
 def _more(some: Counter[str], others: Counter[str]) -> str:
     return str(sorted((some - others).items()))[:1500]
-
-
-def spiders_of(*modules: Any) -> tuple[str, ...]:
-    """The names of the spiders that modules define."""
-    return tuple(
-        spider.name
-        for module in modules
-        for spider in iter_spider_classes(module)
-        if issubclass(spider, Compared)
-    )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scrapy
+from scrapy.utils.spider import iter_spider_classes
 
 from lab.servers import RedisServer, any_server
-from tests.compatibility.comparison import Comparison, differences, spiders_of
+from tests.compatibility.compared import Compared
+from tests.compatibility.comparison import Comparison, differences
 from tests.compatibility.differences import DIFFERENCES
 
 pytestmark = pytest.mark.skipif(
@@ -30,7 +33,9 @@ def every_spider() -> tuple[str, ...]:
         plugins,
     )
 
-    return spiders_of(fetching, callbacks, pipelines, plugins)
+    modules: list[Any] = [fetching, callbacks, pipelines, plugins]
+    spiders = [spider for module in modules for spider in iter_spider_classes(module)]
+    return tuple(spider.name for spider in spiders if issubclass(spider, Compared))
 
 
 @pytest.mark.long(40)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import threading
@@ -27,7 +26,7 @@ from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_rate
 from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
-from tests.harness.crawl import LATENESS, Busy, Run, finish, lateness
+from tests.harness.crawl import JITTER, LATENESS, Busy, Run, finish, gaps, lateness
 from tests.harness.worker import NAME, Worker, ask
 
 FLEET = {"REDISQ_FLEET_LIMITS": True}
@@ -253,14 +252,6 @@ def test_delays_are_those_of_scrapys_autothrottle(
 
 
 # Crawls
-
-
-JITTER = 0.005
-"""Seconds that may lie between a worker's start of a request and its look at the clock."""
-
-
-def gaps(times: list[float]) -> list[float]:
-    return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 def test_scrapys_limits_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None:

@@ -4,7 +4,6 @@ start requests of a slot does not keep it from others."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import threading
 import time
@@ -27,7 +26,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
-from tests.harness.crawl import LATENESS, Busy, Run, finish
+from tests.harness.crawl import JITTER, LATENESS, Busy, Run, finish, gaps
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import NAME, Worker, ask
 
@@ -260,10 +259,6 @@ def test_what_scrapy_is_about_to_start_counts() -> None:
 # Crawls
 
 
-JITTER = 0.005
-"""Seconds that may lie between a worker's start of a request and its look at the clock."""
-
-
 def test_a_download_slot_that_a_middleware_sets(crawl: Run) -> None:
     """The limits of a host, and the peace that it asks for, hold for its pages by whatever proxies
     they are fetched; nothing is sent back again and again."""
@@ -279,7 +274,7 @@ def test_a_download_slot_that_a_middleware_sets(crawl: Run) -> None:
     assert (worker.reason, worker.stats["redisq/sent_back"]) == ("finished", 1)
     (times,) = site.starts().values()
     assert len(times) == 7
-    assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
+    assert min(gaps(times)) >= 0.3 - JITTER
 
 
 def test_limits_of_what_no_lease_stands_for(crawl: Run, tmp_path: Path) -> None:
@@ -292,7 +287,7 @@ def test_limits_of_what_no_lease_stands_for(crawl: Run, tmp_path: Path) -> None:
         finish([crawl("sideways", None, given, sites=sites, pages=3)])
     for times in site.starts().values():
         assert len(times) >= 3
-        assert min(later - at for at, later in itertools.pairwise(times)) >= 0.2 - JITTER
+        assert min(gaps(times)) >= 0.2 - JITTER
 
 
 def test_slow_answers_do_not_slow_a_slot(crawl: Run, redis_server: RedisServer) -> None:
@@ -385,8 +380,8 @@ def test_a_worker_whose_downloads_hang(crawl: Run, redis_server: RedisServer) ->
             lost = busy.took()
             assert sum(hit.agent == "hangs" for hit in site.hits) == 4
             for host, times in site.starts().items():
-                gaps = [later - earlier for earlier, later in itertools.pairwise([began, *times])]
-                assert max(gaps) < 2.5 + lost, (host, gaps)
+                waited = gaps([began, *times])
+                assert max(waited) < 2.5 + lost, (host, waited)
         finally:
             end.set()
             for worker in workers:

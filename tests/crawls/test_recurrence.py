@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.recurrence import Answer as Known
 from scrapy_redisq.serialization.recurrence import Recurrence, of_period, seconds_of, seen_ttl_of
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run, constants
+from tests.harness.crawl import Run, constants, gaps
 from tests.harness.shard import read_shard
 
 CONDITIONS = {"if-none-match", "if-modified-since"}
@@ -124,7 +123,7 @@ def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redi
     assert "if-none-match" not in hits[0].headers
     assert {hit.headers["if-none-match"] for hit in hits[1:]} == {'"x"'}
     watched = [hit.at for hit in site.hits if hit.path == "/watched"]
-    assert min(b - a for a, b in itertools.pairwise(watched)) >= 0.99
+    assert min(gaps(watched)) >= 0.99
     assert {f"/watched/{n}" for n in range(1, 6)} <= site.counts().keys()
     assert site.counts()["/target"] == len(moves) >= 3
     assert (status["dead"], status["state"]) == (0, "complete")
@@ -206,7 +205,7 @@ def test_seen_for_a_while(redis_server: RedisServer, crawl: Run) -> None:
         worker.wait()
     assert site.counts()["/steady"] == site.counts()["/daily"] == 1
     at = [hit.at for hit in site.hits if hit.path == "/leaf"]
-    assert min(b - a for a, b in itertools.pairwise(at)) > 0.9
+    assert min(gaps(at)) > 0.9
     assert site.counts()["/picture-leaf"] <= site.counts()["/leaf"]
     assert site.counts()["/again"] <= site.counts()["/hub"]
     assert worker.log.count("'7x': takes seconds") == 1

@@ -16,7 +16,6 @@ from lab.servers import RedisServer
 from lab.site import Answer, Site
 from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.serialization.meta import delay_of
-from scrapy_redisq.serialization.recurrence import read_wishes
 from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.worker.politeness.retry_pause import retry_after, retry_pause
 from tests.harness.crawl import LATENESS, Busy, Run
@@ -101,12 +100,6 @@ class TestPauses:
         """What is no number of seconds is named, with what the key takes."""
         with pytest.raises(ValueError, match=r"redisq_delay.*takes seconds from 0"):
             delay_of(value)
-
-    def test_the_delay_is_taken_out_of_a_copy(self) -> None:
-        """The request that was given keeps its meta, for who yields it again."""
-        request = Request("http://a/", meta={"redisq_delay": 5, "n": 1})
-        assert read_wishes(request)[0].meta == {"n": 1}
-        assert request.meta == {"redisq_delay": 5, "n": 1}
 
 
 class TestAddon:

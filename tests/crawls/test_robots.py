@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from scrapy_redisq.middlewares.robots import (
     asked_delay,
     heeded,
 )
-from tests.harness.crawl import Crawl, Run, constants, finish
+from tests.harness.crawl import Crawl, Run, constants, finish, gaps
 from tests.harness.worker import EXACT, NAME, Worker
 
 HOST = "a.example:8080"
@@ -242,7 +241,7 @@ def test_delays_are_cut(crawl: Run, settings: dict[str, Any], most: float) -> No
     (times,) = site.starts().values()
     assert len(times) == 5
     assert sum(robots_hits(site).values()) == 1
-    shortest = min(later - earlier for earlier, later in itertools.pairwise(times))
+    shortest = min(gaps(times))
     assert shortest >= most - JITTER if most else times[-1] - times[0] < 1
 
 

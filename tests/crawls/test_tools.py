@@ -3,6 +3,7 @@ and what a worker shows in its terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -252,40 +253,32 @@ def test_a_worker_has_one_name_and_no_other_has_it() -> None:
 # REDISQ_PROGRESS
 
 
-def crawl_in_a_terminal(server: RedisServer, site: Site) -> str:
-    """-> all that was written to it."""
+def test_a_worker_says_how_far_it_is(redis_server: RedisServer) -> None:
+    """In its terminal, below what it logs, which is there as ever; the line goes at the end."""
     ours, theirs = os.openpty()
     written = bytearray()
 
     def read() -> None:
-        try:
+        with contextlib.suppress(OSError):  # nobody has it open any more
             while data := os.read(ours, 65_536):
                 written.extend(data)
-        except OSError:  # nobody has it open any more
-            return
 
     reader = threading.Thread(target=read)
     reader.start()
-    settings = {"REDISQ_URL": server.url, "REDISQ_PROGRESS": "True", "DOWNLOAD_DELAY": "0.05"}
-    command = ["crawl", "follow", "-a", f"site={site.url}"]
-    for name, value in settings.items():
-        command += ["-s", f"{name}={value}"]
+    given = {"REDISQ_URL": redis_server.url, "REDISQ_PROGRESS": "True", "DOWNLOAD_DELAY": "0.05"}
+    options = [part for name, value in given.items() for part in ("-s", f"{name}={value}")]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "24"}
-    process = fork("scrapy", command, PROJECT, Path(os.ttyname(theirs)), environment)
-    try:
-        assert process.wait(60) == 0, written
-    finally:
-        process.kill()
-        os.close(theirs)
-        reader.join()
-        os.close(ours)
-    return written.decode()
-
-
-def test_a_worker_says_how_far_it_is(redis_server: RedisServer) -> None:
-    """In its terminal, below what it logs, which is there as ever; the line goes at the end."""
     with Site(linked_pages(20)) as site:
-        shown = crawl_in_a_terminal(redis_server, site)
+        command = ["crawl", "follow", "-a", f"site={site.url}", *options]
+        process = fork("scrapy", command, PROJECT, Path(os.ttyname(theirs)), environment)
+        try:
+            assert process.wait(60) == 0, written
+        finally:
+            process.kill()
+            os.close(theirs)
+            reader.join()
+            os.close(ours)
+    shown = written.decode()
     lines = re.findall(
         r"follow: (\d+) pages \([\d.]+/s\) · (\d+) items · \d+ downloading · all workers: "
         r"(\d+) finished, (\d+) to do",

@@ -138,7 +138,10 @@ def test_what_keda_asks(redis_server: RedisServer) -> None:
 # Metrics
 
 
-def expressions() -> list[str]:
+def test_metrics() -> None:
+    """Each metric of a rule or panel exists, with these labels; so do states and events."""
+    of_workers, of_requests = {"working", "quiet", "dead"}, {"queued", "delayed", "leased"}
+    states = {*STATES, *WAITS, *of_requests, *of_workers, "due"}
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text("utf-8"))
     found = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     board = json.loads((DEPLOY / "grafana" / "redisq.json").read_text("utf-8"))
@@ -146,14 +149,7 @@ def expressions() -> list[str]:
     found += [
         one["query"]["query"] for one in board["templating"]["list"] if one["type"] == "query"
     ]
-    return found
-
-
-def test_metrics() -> None:
-    """Each metric of a rule or panel exists, with these labels; so do states and events."""
-    of_workers, of_requests = {"working", "quiet", "dead"}, {"queued", "delayed", "leased"}
-    states = {*STATES, *WAITS, *of_requests, *of_workers, "due"}
-    for expression in expressions():
+    for expression in found:
         used = re.findall(r"\b(redisq_\w+)(?:\{([^}]*)\})?", expression)
         assert used, expression
         for written, selector in used:

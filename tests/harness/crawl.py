@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -214,6 +215,15 @@ def wait_until_joined(workers: Iterable[Crawl], seconds: float = 60) -> None:
     """Wait until each of them says that it is in a run."""
     for worker in workers:
         worker.wait_for("; dupefilter: ", seconds)
+
+
+JITTER = 0.005
+"""Seconds that may lie between a worker's start of a request and its look at the clock."""
+
+
+def gaps(times: Iterable[float]) -> list[float]:
+    """Seconds between each of them and the next one."""
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 LATENESS = {"EXTENSIONS": json.dumps({"crawls.lateness.Lateness": 1})}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import attrs
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -33,12 +32,6 @@ from tests.sinks.tables import EVERYTHING, Everything, Review
 KEY = "0" * 32
 DOCS = Path(__file__).parents[2] / "docs/howto/parquet.md"
 REVIEW, STRINGS = "struct<author: string, stars: int64>", "list<element: string>"
-
-
-@attrs.define
-class AttrsBook:
-    url: str
-    pages: int | None = None
 
 
 class PydanticBook(pydantic.BaseModel):
@@ -215,12 +208,12 @@ class TestFiles:
     def test_batch_that_is_tried_again(self, tmp_path: Path) -> None:
         """A batch of which one file could be written and another could not, as on a full disk, is
         there once in the end, and nothing is left of the failure."""
-        full = tmp_path / "tests.sinks.test_parquet.AttrsBook"
+        full = tmp_path / "tests.sinks.tables.Review"
         full.mkdir()
 
         async def run() -> None:
             async with opened(ParquetPipeline, REDISQ_PARQUET_URL=str(tmp_path)) as pipeline:
-                rows = [pipeline.row(item, KEY) for item in ({"n": 1}, AttrsBook("u"))]
+                rows = [pipeline.row(item, KEY) for item in ({"n": 1}, Review("u", 1))]
                 for _ in range(2):
                     file = f".{pipeline._prefix}-000001.parquet.tmp"
                     (full / file).symlink_to("/dev/full")

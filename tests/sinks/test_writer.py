@@ -152,25 +152,6 @@ def test_parents_are_written_before_their_children(server: DatabaseServer) -> No
 # What an error is about
 
 
-def _refusing(server: DatabaseServer) -> Target:
-    """A table that refuses some rows."""
-    metadata = sa.MetaData()
-    shops = sa.Table("shops", metadata, sa.Column("name", sa.String(20), primary_key=True))
-    table = sa.Table(
-        "strict",
-        metadata,
-        sa.Column("url", sa.String(20), primary_key=True),
-        sa.Column("stock", sa.Integer),
-        sa.Column("title", sa.String(5), nullable=False),
-        sa.Column("shop", sa.ForeignKey(shops.c.name)),
-        sa.Column("price", sa.Numeric(4, 2)),
-        sa.Column("day", sa.Date),
-        sa.CheckConstraint("stock >= 0", name="stock_not_negative"),
-    )
-    _create(server, shops, table)
-    return Target(table, ("url",))
-
-
 REFUSED = {
     "CHECK": ({"stock": -1}, "stock_not_negative"),
     "NOT NULL": ({"title": None}, "title"),
@@ -187,7 +168,21 @@ REFUSED = {
 
 def test_rows_that_the_database_refuses(server: DatabaseServer) -> None:
     """The error has the database's words on one line, the others can be written after."""
-    target = _refusing(server)
+    metadata = sa.MetaData()
+    shops = sa.Table("shops", metadata, sa.Column("name", sa.String(20), primary_key=True))
+    table = sa.Table(
+        "strict",
+        metadata,
+        sa.Column("url", sa.String(20), primary_key=True),
+        sa.Column("stock", sa.Integer),
+        sa.Column("title", sa.String(5), nullable=False),
+        sa.Column("shop", sa.ForeignKey(shops.c.name)),
+        sa.Column("price", sa.Numeric(4, 2)),
+        sa.Column("day", sa.Date),
+        sa.CheckConstraint("stock >= 0", name="stock_not_negative"),
+    )
+    _create(server, shops, table)
+    target = Target(table, ("url",))
     good = {"stock": 1, "title": "t", "shop": None, "price": 1, "day": None}
     others = [{"url": f"u{i}", **good} for i in range(3)]
     stored = (
