@@ -259,8 +259,9 @@ def _fetches(world: World) -> list[str]:
         page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
         expected = 1 + (len(page.answers) + page.tries if name.isdecimal() else 0)
         expected = min(expected, 3 if len(page.answers) == NEVER else expected)
-        # A start request asks nobody whether a link was met before.
-        expected *= 1 + (page.number in site.starts[1:])
+        # A start request asks nobody whether a link was met before, nor what it is redirected to.
+        leads_here = page.number not in site.starts and site.is_of_start(page.number)
+        expected *= 1 + (page.number in site.starts[1:]) + leads_here
         if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
             expected = sum(f"shared{one.shared}" in name for one in site.pages)
         if "?own" in name:  # nor can this: it is each worker's own

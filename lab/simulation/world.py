@@ -399,7 +399,8 @@ class World:
         """Whether all is done, as far as that can be said, and no fault comes any more."""
         if self.people.are_busy or any(fault.at > self.clock.now for fault in self.plan.faults):
             return False
-        return self.network.is_done()
+        # A worker that waits for a server has not read start().
+        return not any(one.away for one in self.network.primaries) and self.network.is_done()
 
     def _is_disturbed(self) -> bool:
         """Whether somebody does something, or a fault is to come or not over, or was just now."""
