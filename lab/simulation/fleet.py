@@ -86,7 +86,7 @@ def crawl_all(
 
     def work(core: int) -> None:
         try:
-            if hasattr(os, "sched_setaffinity"):
+            if cores is not None:
                 os.sched_setaffinity(0, {core})  # of this thread, and of what it starts
             with zygote(folder) as mine:
                 while not ended.is_set():
@@ -102,7 +102,10 @@ def crawl_all(
             ended.set()
             failed.put(error)
 
-    threads = [threading.Thread(target=work, args=(one,)) for one in range(os.cpu_count() or 1)]
+    # A container may have some of the machine's; macOS tells none.
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    numbers = cores or range(os.cpu_count() or 1)
+    threads = [threading.Thread(target=work, args=(one,)) for one in numbers]
     for thread in threads:
         thread.start()
     try:

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from scrapy.http import Headers, Request
 
+from scrapy_redisq.serialization.meta import DELAY_KEY, WANTED_KEY
 from scrapy_redisq.serialization.value_classes import attributes_of, is_data_class
 from scrapy_redisq.serialization.values import type_name
 
@@ -35,10 +36,10 @@ UNMARKED_META = frozenset(
     {
         # Of this package, of proxies (those of scrapy-rotating-proxies, too), what Scrapy itself
         # writes, and the numbers that Scrapinghub's entry point counts up in each process.
-        "redisq_delay",
+        DELAY_KEY,
         "redisq_every",
         "redisq_seen_ttl",
-        "redisq_wanted_again",
+        WANTED_KEY,
         "proxy",
         "proxy_retry_times",
         "_auth_proxy",

@@ -32,7 +32,8 @@ def delay_of(value: Any) -> float:
 
 
 def retry_times(meta: Mapping[str, Any], key: str = "retry_times") -> int:
-    """How often a request was retried, as Scrapy's get_retry_request() counts in its meta."""
+    """How often a request was retried, as Scrapy's get_retry_request() counts in its meta; with
+    `WANTED_KEY` how many of these its callback has asked for."""
     times = meta.get(key, 0)
     return times if isinstance(times, int) else 0
 

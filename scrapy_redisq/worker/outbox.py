@@ -126,13 +126,8 @@ class Outbox:
         if one is None:
             return self.duplicate(given)
         page = one.page if one.page is not None and self._is_page_again(one, one.page) else None
-        if page is not None and not self._engine.is_returned(given):
-            wanted = 1 + retry_times(page.request.meta, WANTED_KEY)
-            one.request = one.request.replace(meta={**one.request.meta, WANTED_KEY: wanted})
-        if page is not None and page.retry is None:
-            # Retries are unfiltered, and what they are redirected to would be so, too: it would be
-            # another request than a link to it, with rows of its own.
-            one.request = one.request.replace(dont_filter=page.request.dont_filter)
+        if page is not None:
+            self._as_again(one, page)
         if page is not None and not page.is_kept and page.retry is None:
             taken = self._take_retry(one, page)
         else:
@@ -273,6 +268,16 @@ class Outbox:
         self._run_session.enqueue(enqueue)
         if holder is not None and link is not None:
             holder.output.keep_link(enqueue)
+
+    def _as_again(self, one: Asked, page: Page) -> None:
+        """Let ``one`` be known as the page is when that is tried again."""
+        if not self._engine.is_returned(one.given):
+            wanted = 1 + retry_times(page.request.meta, WANTED_KEY)
+            one.request = one.request.replace(meta={**one.request.meta, WANTED_KEY: wanted})
+        if page.retry is None:
+            # Retries are unfiltered, and what they are redirected to would be so, too: it would be
+            # another request than a link to it, with rows of its own.
+            one.request = one.request.replace(dont_filter=page.request.dont_filter)
 
     def _is_page_again(self, one: Asked, page: Page) -> bool:
         """Whether it is the request of the page once more."""
