@@ -49,19 +49,24 @@ def _size(operation: Operation) -> int:
     return len(operation.entry) + sum(len(link.entry) for link in links)
 
 
+def _added(operation: Operation) -> int:
+    """Bytes of the request that it adds."""
+    return len(operation.entry) if isinstance(operation, Enqueue) else 0
+
+
 class Outgoing:
     """Operations from when they are handed in until they are acknowledged, in their order. So no
     prefix of them ends a page without its requests.
 
     ``acked`` is the number of the last exchange that was answered, ``in_flight`` the batch of the
     next number, once that was made: until it is answered nothing else is sent under its number.
-    ``requests``: how many operations add one.
+    ``bytes`` of the requests that operations add.
     """
 
     def __init__(self) -> None:
         self.acked = 0
         self.in_flight: Batch | None = None
-        self.requests = 0
+        self.bytes = 0
         self.tally: Counter[str] = Counter()
         self.download_results: list[DownloadResult] = []
         self._unsent: deque[Operation] = deque()
@@ -85,12 +90,12 @@ class Outgoing:
 
     def append(self, operation: Operation) -> None:
         self._unsent.append(operation)
-        self.requests += isinstance(operation, Enqueue)
+        self.bytes += _added(operation)
 
     def put_first(self, operations: list[Operation]) -> None:
         """Have ``operations`` sent before all that waits."""
         self._unsent.extendleft(reversed(operations))
-        self.requests += sum(isinstance(operation, Enqueue) for operation in operations)
+        self.bytes += sum(map(_added, operations))
 
     def batch(self, held: Mapping[str, Lease], begun: list[int]) -> Batch:
         """The batch that is on its way, or else the next one."""
@@ -123,7 +128,7 @@ class Outgoing:
         batch, self.in_flight = self.in_flight, None
         if batch is not None:
             self.acked += 1
-            self.requests -= sum(isinstance(one, Enqueue) for one in batch.operations)
+            self.bytes -= sum(map(_added, batch.operations))
         return batch
 
     def begin_anew(self) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from scrapy_redisq.frontier.operations import Enqueue, Letter, Operation
 
 MAX_KEPT_BYTES = 64_000_000
-"""Of requests without a page, which may have to be sent again."""
+"""Of requests that are to be sent, or without a page and may have to be sent again."""
 
 KEPT_OVERHEAD = 250
 """Bytes that such a request takes beside its entry."""

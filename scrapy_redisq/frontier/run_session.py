@@ -217,9 +217,10 @@ class RunSession:
         return sum(map(len, self.sessions))
 
     def keeps_too_much(self, times: int = 1) -> bool:
-        """So much may have to be sent again, or so many ``times`` as much, that no more should be
-        taken in now."""
-        return any(session.resend.bytes > times * MAX_KEPT_BYTES for session in self.sessions)
+        """So much is to be sent or may have to be sent again, or so many ``times`` as much, that no
+        more should be taken in now."""
+        most = times * MAX_KEPT_BYTES
+        return any(one.outgoing.bytes + one.resend.bytes > most for one in self.sessions)
 
     def unfinished(self) -> int:
         """Requests that are not finished, as the last exchanges told, and unsent operations."""

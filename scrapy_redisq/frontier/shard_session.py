@@ -297,9 +297,7 @@ class ShardSession:
     def adds_elsewhere(self) -> bool:
         """Whether another shard has not acknowledged some requests, or may yet lose some that
         nobody but this worker would ask for again."""
-        return any(
-            other.outgoing.requests > 0 or other.resend.may_ask_again for other in self._others
-        )
+        return any(other.outgoing.bytes > 0 or other.resend.may_ask_again for other in self._others)
 
     # When
 
@@ -348,7 +346,7 @@ class ShardSession:
             within=math.inf if demand.within is None else demand.within,
             urgent=demand.urgent,
             waiting=waiting > 0 or is_news,
-            enqueues=self.outgoing.requests > 0,
+            enqueues=self.outgoing.bytes > 0,
             many=waiting >= MAX_OPERATIONS,
             # A worker that runs low is busy as soon as a shard that has enough has answered.
             busy=run.worker.is_busy()

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, ServerBusy
-from scrapy_redisq.frontier import listener, pace, shard_session, shard_task
+from scrapy_redisq.frontier import listener, pace, run_session, shard_session, shard_task
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.names import meta_key, wake_channel
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
@@ -152,6 +152,20 @@ async def test_a_worker_that_leaves(redis_server: RedisServer, client: redis.Red
         client.rename(meta, "later")
         assert not await run.leave()
         assert await run.left_waiting() == MAX_OPERATIONS + 1
+
+
+@in_a_loop
+async def test_large_requests(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are too much as soon as they are to be sent, so that ``start()`` cannot hand in more
+    than would then keep pages from being started."""
+    monkeypatch.setattr(run_session, "MAX_KEPT_BYTES", 1_000)
+    async with joined(redis_server) as run:
+        send(run, "x" * 1_001)
+        assert run.keeps_too_much()
+        assert not run.keeps_too_much(times=2)
+        run.start(Puppet())
+        await until(lambda: not run.waiting(), "acknowledged")
+        assert run.sessions[0].outgoing.bytes == 0
 
 
 @in_a_loop
