@@ -35,6 +35,9 @@ OF_A_WORKER = ("kill", "freeze", "cut", "stop", "stop_twice", "host_dies")
 LOSING = ("lost_tail", "failover", "host_dies")
 """Faults by which a server loses its last second."""
 
+SOON = 15.0
+"""Seconds in which whoever starts has joined, also after an outage."""
+
 PRECIOUS = (b":queue:", b":levels:", b":ready", b":delayed", b":leases:")
 """In names of keys without which requests are lost."""
 
@@ -144,8 +147,10 @@ class Faults:
     async def _stranger(self, fault: Fault, worker: Worker) -> None:
         # A run that was begun by a push is anybody's.
         ours = self._network.first.redis.hget(META, "config:arguments")
-        # And the name of a run that is lost may be anybody's.
-        loses = any(map(self._world.met.get, (*LOSING, "lost_script", "reset")))
+        # And the name of a run that is lost, before a stranger has asked for it, may be anybody's.
+        losing = (*LOSING, "lost_script", "reset")
+        soon = self._time.now + SOON
+        loses = any(one.kind in losing and one.at < soon for one in self._plan.faults)
         if ours and not loses and not self._world.is_complete():
             self._world.start_worker(of="another crawl")
 

@@ -12,7 +12,7 @@ from scrapy_redisq.server.connection import open_server
 if TYPE_CHECKING:
     from lab.simulation.world import World
 
-NEVER_STORED = ("?hidden", "?deeper", "?shared", "?own", "?side", "robots.txt")
+NEVER_STORED = ("?hidden", "?moved", "?deeper", "?shared", "?own", "?side", "robots.txt")
 """In names of requests that stay in their process, or are of none."""
 
 

@@ -54,6 +54,7 @@ class Network:
         """Until when a replica has all."""
         self._listeners: list[PubSub] = []
         self.trace: Callable[[str], None] = lambda text: None
+        self.run_is_complete: Callable[[], None] = lambda: None
         self.latency = 0.001
         self.calls = self.largest = 0
         self.begun: set[bytes] = set()

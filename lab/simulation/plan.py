@@ -57,6 +57,7 @@ FEATURES = {
     "stream": 0.4,
     "fails_again": 0.2,
     "copies": 0.2,
+    "kept_tries": 0.3,
 }
 """What a spider or its site may do -> how often one does."""
 

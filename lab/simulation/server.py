@@ -238,9 +238,12 @@ class SimulatedServer:
             self._wire.ask(self.number, claim)
 
     def _take_run(self, told: Any) -> None:
+        before = self.state
         self.run, self.state = (None, None) if isinstance(told, Exception) else told
         if self.run:
             self.network.begun.add(self.run)
+        if self.state == b"complete" != before:
+            self.network.run_is_complete()
 
     def refuse(self) -> None:
         """Raise what a client is told that does not reach it."""

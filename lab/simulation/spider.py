@@ -316,6 +316,13 @@ class Downloads:
                 headers["Retry-After"] = str(RETRY_AFTER)
                 site.sent_away.append((time.monotonic(), host))
             return TextResponse(request.url, status, headers=headers, body=b"")
+        if "kept_tries" in world().plan.features and "?hidden" in request.url:
+            if request.url.endswith("0") and nth == 0:
+                site.failed[name] = time.monotonic()
+                return TextResponse(request.url, 500, body=b"")
+            if request.url.endswith("1"):
+                moved = request.url.replace("hidden", "moved")
+                return TextResponse(request.url, 302, headers={"Location": moved})
         if plain and page.fails_again and nth == 1:
             site.failed[name] = time.monotonic()
             world().voided += 1

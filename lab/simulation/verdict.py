@@ -19,6 +19,7 @@ from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, ShardLo
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.outgoing import MAX_BYTES
 from scrapy_redisq.frontier.resend import NO_REPLICA
+from scrapy_redisq.frontier.shard_session import HOLD
 from scrapy_redisq.pipelines.doubt import PROOFS
 
 LEFT = {
@@ -48,6 +49,9 @@ VOIDING = (
     *("failover", "host_dies"),
 )
 """Faults by which the leases of a worker that lives may be void."""
+
+DEATHS, TOGETHER = ("kill", "stop_twice", "host_dies"), 1.0
+"""Faults by which a worker dies. So many seconds after a server's loss it knows of that."""
 
 KEPT = {"hidden", "shared_hidden", "own_starts"}
 """Features by which requests stay in their process."""
@@ -112,9 +116,9 @@ def _calm(world: World) -> list[str]:
     problems = []
     # A handler of spider_idle whose request is refused is asked again after five seconds.
     refused = 2 * 5.0 * ({"idle", "slot_budget"} <= features)
-    bound = (
-        CALM + refused + 1.5 * ("slow_callbacks" in features) + (NO_REPLICA + CALM) * (masters > 1)
-    )
+    bound = CALM + refused + 1.5 * ("slow_callbacks" in features)
+    if masters > 1:  # what a worker that closes has sent to other shards is sent again
+        bound += REWIND + HOLD if "close_spider" in features else NO_REPLICA + CALM
     begun = [
         *(at - BOOTED for at, *_ in world.site.log),
         *(one.started_at for one in world.workers),
@@ -144,11 +148,11 @@ def _calm(world: World) -> list[str]:
 def _ends(world: World, letters: list[Letter]) -> list[str]:
     """Nobody closes as finished while something is left. Not asked where a key is damaged: what is
     lost then is lost for all, see `_said`."""
+    letters = [*letters, *world.former_letters]
     explained = {letter.url for letter in letters}
     required, excused = world.site.expected(refused_pages(letters))
-    # With a run that is over its dead letters are gone.
-    explains = _begins_anew(world) or {"slot_budget", "page_budget"} & world.plan.features
-    is_forgotten = explains and len(world.network.begun) > 1
+    # The dead letters of a run that is not complete go when another one is begun in its place.
+    is_forgotten = _begins_anew(world) and len(world.network.begun) > 1
     problems = []
     for at, number, missing in world.early:
         if world.faults.near(LEFT_TO_DO, at, math.inf):
@@ -168,6 +172,8 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
 
 
 def _items(world: World, letters: list[Letter]) -> list[str]:
+    if "REDISQ_KEEP_SEEN" in world.plan.settings:  # nobody asks again for a page of a former run
+        letters = [*letters, *world.former_letters]
     keys, dead = world.site.expected(refused_pages(letters))
     possible, may_be_dead = world.site.expected()
     if "recurs" in world.plan.features:
@@ -180,7 +186,9 @@ def _items(world: World, letters: list[Letter]) -> list[str]:
         keys |= {key for number, key in world.fed if number in lives}
     if world.table_before is not None and world.lost_run:
         world.table.update(world.table_before)  # the run that it was for is lost
-    explained = {letter.url for letter in letters}
+    # Nobody asks again for a push, or a line of a feed.
+    explained = {one.url for one in world.former_letters if "?" in one.url}
+    explained |= {letter.url for letter in letters}
     told = [(letter.url, letter.reason) for letter in letters[:9]]
     problems = []
     # A page that raises may be dead before all that it asks for was stored: its links are known.
@@ -220,8 +228,12 @@ def _twice(world: World) -> list[str]:
 
 def _lines(world: World) -> set[str]:
     """Of the feed. What was moved into a run that is lost, or by a worker that dies together with
-    the last second of another server than the feed's, is lost."""
-    lost = _begins_anew(world) or world.lost_run or (world.plan.masters > 1 and world.losses)
+    the last second of a server, is lost."""
+    deaths = [one.since for one in world.happened if one.kind in DEATHS]
+    dies = any(at <= death < at + TOGETHER for _, at in world.losses for death in deaths)
+    lost = (
+        _begins_anew(world) or world.lost_run or dies or (world.plan.masters > 1 and world.losses)
+    )
     is_fed = "lines" in world.plan.features and not lost
     return {f"line{n}" for n in range(LINES)} if is_fed else set()
 
@@ -262,6 +274,7 @@ def _fetches(world: World) -> list[str]:
         # A start request asks nobody whether a link was met before, nor what it is redirected to.
         leads_here = page.number not in site.starts and site.is_of_start(page.number)
         expected *= 1 + (page.number in site.starts[1:]) + leads_here
+        expected += "?hidden0" in name and "kept_tries" in world.plan.features
         if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
             expected = sum(f"shared{one.shared}" in name for one in site.pages)
         if "?own" in name:  # nor can this: it is each worker's own
@@ -306,7 +319,7 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
         return problems
     since, until = world.calm
     for key in RECURRING:
-        if any(letter.url.endswith(f"?{key}") for letter in letters):
+        if any(one.url.endswith(f"?{key}") for one in [*letters, *world.former_letters]):
             continue
         times = [at - BOOTED for at, _, name, _ in world.site.log if f"?{key}" in name]
         times = [since, *(at for at in times if since <= at < until), until]

@@ -24,7 +24,7 @@ from lab.simulation import clock as clocks
 from lab.simulation import spider as spiders
 from lab.simulation.clock import WORKER, Process, VirtualClock, VirtualLoop, run_here
 from lab.simulation.faults import Faults, Happened
-from lab.simulation.letters import dead_letters
+from lab.simulation.letters import Letter, dead_letters
 from lab.simulation.network import Network
 from lab.simulation.people import People
 from lab.simulation.plan import EVERY, FEED, LINES, RECURRING, Plan
@@ -86,6 +86,8 @@ class World:
     voided: float = 0.0
     """How many leases may have been held by workers that others took for dead."""
     met: Counter[str] = field(default_factory=Counter)
+    former_letters: list[Letter] = field(default_factory=list)
+    """The dead letters of runs when they were complete."""
     losses: list[tuple[float, float]] = field(default_factory=list)
     """From when to when the server may have lost what it was told."""
     ended_at: float = 0.0
@@ -113,6 +115,7 @@ class World:
             self.server_path, plan.masters, plan.replicas, self.clock, self.chance
         )
         self.network.install()
+        self.network.run_is_complete = self.run_is_complete
         self.faults = Faults(self)
         if "trace" in plan.traced:
             self.network.trace = self.say
@@ -180,8 +183,6 @@ class World:
 
     def _finished(self, worker: Worker) -> None:
         self.finished_at = min(self.finished_at, self.clock.now)
-        if "slot_budget" in self.plan.features:
-            self._note_refused()
         missing = self.site.expected()[0] - self.table.keys()
         self.early.append((self.clock.now, worker.number, missing))
         # One may have joined when others had found all finished, and were leaving.
@@ -198,12 +199,10 @@ class World:
             self._is_late = True
             self._later(self.chance.choice([0.001, 0.02, 0.2, 0.5]), self.start_worker)
 
-    def _note_refused(self) -> None:
-        """Dead letters go with their run, and nobody asks again for a push or a line of a feed."""
+    def run_is_complete(self) -> None:
+        """Its dead letters go when the next run begins."""
         with contextlib.suppress(redis.RedisError):
-            for letter in dead_letters(self):
-                if (key := letter.url.partition("?")[2]).startswith(("pushed", "line")):
-                    self.table.setdefault(key, 0)
+            self.former_letters += dead_letters(self)
 
     _is_late = False
     """A latecomer has come."""
@@ -320,7 +319,9 @@ class World:
         since = 0.0
         while self.calm is None and self.clock.now < self.last_fault + UNREST:
             await asyncio.sleep(0.25)
-            if not 0 <= self.network.left() <= len(RECURRING) or self._is_disturbed():
+            came = all(any(key in name for name in self.site.hits) for key in RECURRING)
+            few_left = came and 0 <= self.network.left() <= len(RECURRING)
+            if not few_left or self._is_disturbed():
                 since = self.clock.now
             if self.clock.now > since + TIMES * EVERY:
                 self.calm = (since, self.clock.now)
