@@ -298,6 +298,28 @@ async def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisSe
 
 
 @in_a_loop
+async def test_what_is_due_while_another_shard_is_asked_for_all(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exchange that finds it due asks for nothing; it is asked for as soon as may be."""
+    for name in ("IDLE_FIRST", "IDLE_LAST", "BUSY", "UNHEARD"):
+        monkeypatch.setattr(pace, name, 3_600.0)
+    puppet = Puppet(1)
+    async with joined(redis_server, config=THREE, ttl=14_400.0) as run:
+        run.start(puppet)
+        run.enqueue(replace(request(run, "due", 1), delay=500))
+        run.wake()
+        await asyncio.sleep(0.3)  # all shards were asked by now
+        asked, began = run.exchanges, time.monotonic()
+        run.sessions[0].wanted = 1
+        await until(lambda: run.exchanges > asked + 1, "due")
+        assert not puppet.leases
+        run.sessions[0].wanted = None
+        await until(lambda: puppet.leases, "claimed")
+        assert time.monotonic() - began < 10
+
+
+@in_a_loop
 async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
