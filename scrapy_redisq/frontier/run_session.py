@@ -347,13 +347,13 @@ class RunSession:
             self.worker.stuck(least)
         # A spider that adds what is known whenever it is idle would be idle again at once.
         self._said_complete &= all(reply.complete for reply in replies)
-        if not self._all_said_so():
+        if not self.all_finished():
             self.complete = self._certain = False
         elif not self._looks_for_end and not (self.complete and self.stopping):
             self._looks_for_end = True
             try:
                 # Something may have been said while it was looked at.
-                complete = await self._is_complete() and self._all_said_so()
+                complete = await self._is_complete() and self.all_finished()
                 # A worker that is kept alive does not end by it.
                 may_end = not self.stopping and not self.terms.run.keep_alive
                 if complete and not self._certain and may_end:
@@ -396,7 +396,8 @@ class RunSession:
     def _last_replies(self) -> list[Reply]:
         return [session.last for session in self.sessions if session.last is not None]
 
-    def _all_said_so(self) -> bool:
+    def all_finished(self) -> bool:
+        """Whether all shards have said that nothing is left, and nothing is to be sent."""
         replies = self._last_replies()
         all_answered = len(replies) == len(self.sessions)
         return all_answered and not self.waiting() and all(reply.complete for reply in replies)
