@@ -340,6 +340,7 @@ class Faults:
         if self._chance.random() < 0.5:
             how = "overwritten"
             (server.redis.lpush if kind == b"string" else server.redis.set)(key, DAMAGED)
+        server.sync()  # a key that comes back by another fault is worse than one that stays away
         self._world.say(f"-- {how}: {key.decode()}")
         await asyncio.sleep(fault.lasts)
         if how == "overwritten":

@@ -7,7 +7,7 @@ import itertools
 from lab.simulation.clock import BOOTED
 from lab.simulation.faults import TAKEN_FOR_DEAD
 from lab.simulation.site import BURST, DELAY, RATE, RETRY_AFTER
-from lab.simulation.world import World
+from lab.simulation.world import RIVAL, World
 
 TOLERANCE = 0.9
 """Share of a delay that two starts at a host must be apart."""
@@ -52,9 +52,8 @@ def _paused(world: World) -> list[str]:
             continue
         begun = [
             at - BOOTED
-            for host, times in world.site.begun.items()
-            for at in times
-            if slot in ("", host) and start + 1.1 < at - BOOTED < end
+            for at, host, _, worker in world.site.log
+            if slot in ("", host) and start + 1.1 < at - BOOTED < end and worker != RIVAL
         ]
         if begun:
             problems.append(f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}")
@@ -90,12 +89,12 @@ def _concurrency(world: World) -> list[str]:
 
 
 def _retry_after(world: World) -> list[str]:
-    """Within a second all know of it."""
+    """Within a second all know of it. A reset forgets it."""
     if "retry_after" not in world.plan.features:
         return []
     problems = []
     for at, host in world.site.sent_away:
-        if world.faults.near(WORDLESS, at - BOOTED, at - BOOTED + RETRY_AFTER):
+        if world.faults.near((*WORDLESS, "reset"), at - BOOTED, at - BOOTED + RETRY_AFTER):
             continue
         close = [
             begun - BOOTED

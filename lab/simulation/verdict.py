@@ -66,6 +66,9 @@ five seconds."""
 LATE = 2.0
 """Virtual seconds by which what comes again may be late."""
 
+DEAD_FETCHER = 30.0
+"""Virtual seconds for which a robots.txt is waited for whose fetcher has died, or was forgotten."""
+
 SLACK = 60.0
 """Virtual seconds from the last page and the last fault to the end, beside the lease TTL."""
 
@@ -240,7 +243,7 @@ def _lines(world: World) -> set[str]:
 
 def _said(world: World, problems: list[str]) -> list[str]:
     """Of what is lost with a key it must have been said that it is missing."""
-    corrupt = any(worker.reason == "frontier_corrupt" for worker in world.workers)
+    corrupt = any("frontier_corrupt" in event for event in world.events)
     return [one for one in problems if one.startswith("lost") and not corrupt]
 
 
@@ -324,7 +327,8 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
         times = [at - BOOTED for at, _, name, _ in world.site.log if f"?{key}" in name]
         times = [since, *(at for at in times if since <= at < until), until]
         gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
-        if min([EVERY, *gaps[1:-1]]) < EVERY * TOLERANCE or max(gaps) > EVERY + LATE:
+        late = LATE + DEAD_FETCHER * ("robots" in world.plan.features)
+        if min([EVERY, *gaps[1:-1]]) < EVERY * TOLERANCE or max(gaps) > EVERY + late:
             problems.append(f"recurring: {key} at {[round(at, 2) for at in times[1:-1]]}")
     return problems
 
