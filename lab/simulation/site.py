@@ -209,13 +209,15 @@ class Site:
             page.leaves = 6
         return page
 
-    def asked(self, at: float, host: str, path: str, worker: int) -> None:
+    def asked(self, at: float, host: str, path: str, worker: int, *, waits: bool) -> None:
+        """``waits``: for its limits, or else it does not count for these."""
         self.log.append((at, host, path, worker))
         self.hits[path] += 1
         failed = self.failed.pop(path, -math.inf)
         if at - failed < RETRY_DELAY * 0.9 and not self._has_several(path):
             self.hasty.append((at, path))
-        self.begun[host].append(at)
+        if waits:
+            self.begun[host].append(at)
 
     @contextmanager
     def begin(self, name: str, worker: int) -> Iterator[None]:

@@ -17,6 +17,7 @@ from scrapy.http import Request, Response, TextResponse
 from lab.simulation.clock import WORKER
 from lab.simulation.plan import EVERY, RECURRING
 from lab.simulation.site import RETRY_AFTER, Page
+from scrapy_redisq._scrapy.crawl import is_closing
 from scrapy_redisq.pipelines import BatchPipeline
 from scrapy_redisq.scheduler import Scheduler
 
@@ -257,7 +258,7 @@ class Downloads:
     lazy = False
 
     def __init__(self, crawler: Any) -> None:
-        self.asked: dict[str, int] = {}
+        self._crawler = crawler
 
     @classmethod
     def from_crawler(cls, crawler: Any) -> Downloads:
@@ -276,7 +277,9 @@ class Downloads:
         if request.cb_kwargs:
             name += f"{getattr(request.callback, '__name__', '')}{json.dumps(request.cb_kwargs)}"
         number = process.number if process else 0
-        site.asked(time.monotonic(), host, name, number)
+        # The frontier is not asked any more about a slot that a worker does not know.
+        late = "?side" in path and is_closing(self._crawler)
+        site.asked(time.monotonic(), host, name, number, waits=not late)
         if "copies" in world().plan.features:
             request.headers["Cookie"] = f"session=w{number}"
         world().network.trace(f"w{number} fetches {name}")
