@@ -182,6 +182,7 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
         if reactor_ends or not crawler.crawling:
             crawler.crawling = True
             await crawler.stop_async()
+        over.set()
 
     def started() -> None:
         # It does not run yet: other handlers of the signal may wait.
@@ -199,6 +200,7 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
     def shutting_down() -> Deferred[None]:
         nonlocal trigger, reactor_ends
         trigger, reactor_ends = None, True
+        engine.pause()  # a page that began now could keep it from leaving in time
         return deferred_from_coro(until_over())
 
     def forget() -> None:
@@ -209,7 +211,6 @@ def heed_an_early_stop(crawler: Crawler) -> Iterator[None]:
 
     crawler.signals.connect(started, signals.engine_started, weak=False)
     crawler.signals.connect(closed, signals.spider_closed, weak=False)
-    crawler.signals.connect(over.set, signals.engine_stopped, weak=False)
     if is_reactor_installed():
         from twisted.internet import reactor as installed  # noqa: PLC0415
 

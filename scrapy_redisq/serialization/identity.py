@@ -43,6 +43,7 @@ UNMARKED_META = frozenset(
         "proxy",
         "proxy_retry_times",
         "_auth_proxy",
+        "_ban",
         "_rotating_proxy",
         "_scheme_proxy",
         "_dont_cache",

@@ -277,13 +277,14 @@ class Outbox:
         if page.retry is None:
             # Retries are unfiltered, and what they are redirected to would be so, too: it would be
             # another request than a link to it, with rows of its own.
-            one.request = one.request.replace(dont_filter=page.request.dont_filter)
+            one.request = one.request.replace(dont_filter=page.dont_filter)
+        one.slot = page.lease.slot
 
     def _is_page_again(self, one: Asked, page: Page) -> bool:
         """Whether it is the request of the page once more."""
         return (
             not one.filtered
-            and one.slot == page.lease.slot
+            and (one.slot == page.lease.slot or _is_slot_of(one.request, page.request))
             # One that comes again is what it was, and not what it was redirected to.
             and (
                 (self._engine.is_returned(one.given) and page.every is None)
@@ -395,3 +396,10 @@ class Outbox:
             slot = ""
         self._stats.inc_value(f"redisq/dead/{reason}")
         self._run_session.enqueue(problem.letter(slot, of_refused(request)))
+
+
+def _is_slot_of(request: Request, page: Request) -> bool:
+    """Whether the request has copied the slot that a middleware has chosen for the page, as those
+    of proxies do."""
+    slot = request.meta.get("download_slot")
+    return slot is not None and bool(slot == page.meta.get("download_slot"))

@@ -142,7 +142,8 @@ class Page(Struct, eq=False):
     something: items that their sink has not written, or kept requests. ``tries``: how often the
     request was sent back before, because its slot or its sink was in trouble. ``every``: it comes
     again; ``seen_ttl``: its URL may be asked for again after so many seconds. Raises ValueError if
-    its meta says one of these as it cannot be.
+    its meta says one of these as it cannot be. ``dont_filter`` is that of its request, before
+    middlewares may set it.
 
     At its end ``back`` goes first: the next worker that claims the page fetches it again. Then
     comes ``retry``, a request that takes the page's place.
@@ -161,6 +162,7 @@ class Page(Struct, eq=False):
     tries: int = 0
     every: Recurrence | None = None
     seen_ttl: float = 0.0
+    dont_filter: bool = False
 
     asked_again = True
     is_kept = False
@@ -168,6 +170,7 @@ class Page(Struct, eq=False):
     def __post_init__(self) -> None:
         # Its links, which may be given all of its meta, do not come again; nor do kept requests.
         every = self.request.meta.pop(EVERY_KEY, None)
+        self.dont_filter = self.request.dont_filter
         if self.lease.entry:
             self.tries = back_offs(self.lease.entry)
             self.every = None if every is None else Recurrence.of(every)

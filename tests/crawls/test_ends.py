@@ -54,8 +54,9 @@ def test_close_spider(redis_server: RedisServer) -> None:
 
 
 def test_told_to_stop_before_the_engine_runs(crawl: Run) -> None:
-    """The worker has joined, and leaves: others need not wait for it."""
-    with Site(page) as site:
+    """The worker has joined, and leaves: others need not wait for it, nor for slow pages that it
+    has begun."""
+    with Site(lambda path: Answer("", delay=8)) as site:
         worker = crawl("starts_slowly", site)
         wait_until(lambda: "begins" in worker.log, 20, "the engine starts")
         worker.terminate()

@@ -148,12 +148,14 @@ class TestRetries:
             (gap,) = gaps(site, "/0")
             assert gap >= 1
 
-    @pytest.mark.parametrize("session", [None, "a"])
+    @pytest.mark.parametrize(
+        ("session", "middleware"), [(None, ""), ("a", ""), (None, "Proxies"), ("a", "Proxies")]
+    )
     def test_redirected_when_it_is_retried(
-        self, redis_server: RedisServer, crawl: Run, session: str | None
+        self, redis_server: RedisServer, crawl: Run, session: str | None, middleware: str
     ) -> None:
         """What it leads to is fetched once, by whichever link, as if nothing had failed. So it is
-        where all links of a page stay with it."""
+        where all links of a page stay with it, and where a middleware chooses slots."""
         moved = iter([Answer("", 500), Answer("", 302, {"Location": "/1"})])
         links = '<html><a href="/1">1</a><a href="/moved">2</a></html>'
         with Site(lambda path: next(moved) if path == "/moved" else links) as site:
@@ -161,6 +163,9 @@ class TestRetries:
                 meta = {"redisq_session": session}
                 frontier.push([{"url": f"{site.url}/0", "meta": meta}])
             settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "0"}
+            if middleware:
+                chosen = f'{{"crawls.spiders.tools.{middleware}": 610}}'
+                settings["DOWNLOADER_MIDDLEWARES"] = chosen
             assert len(crawl("sessions", site, settings=settings).wait().items()) == 2
             assert site.counts() == {"/0": 1, "/1": 1, "/moved": 2}
 

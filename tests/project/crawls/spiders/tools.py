@@ -1,6 +1,7 @@
 """For Scrapy's tools."""
 
 import asyncio
+import itertools
 import os
 
 import scrapy
@@ -34,6 +35,22 @@ class AnsweredAtOnce(Follow):
 
     def parse(self, response):
         yield {"at_once": int(response.text)}
+
+
+class Proxies:
+    """Chooses a slot for each download, as middlewares of proxies do, and tries again what has
+    failed."""
+
+    numbers = itertools.count()
+
+    def process_request(self, request):
+        request.meta["download_slot"] = f"proxy{next(self.numbers)}"
+
+    def process_response(self, request, response):
+        if response.status < 500:
+            return response
+        request.dont_filter = True
+        return request
 
 
 class Answers:
