@@ -134,6 +134,7 @@ class Network:
             (key.decode(), server.redis.hget(key, "run"))
             for server in (*self.primaries, *more)
             for key in server.redis.keys("redisq:{sim*:meta")
+            if server.redis.type(key) == b"hash"  # or somebody has written over it
         }
 
     def left(self) -> int:

@@ -317,7 +317,7 @@ MUTANTS = [
         "worker/outbox.py",
         "tests/crawls/test_retry.py",
         ("wanted = 1 +", "wanted = 0 *"),
-        "one.request = one.request.replace(dont_filter=page.request.dont_filter)",
+        "one.request = one.request.replace(dont_filter=page.dont_filter)",
     ),
     *_of(
         "frontier/lua/feed.lua",
