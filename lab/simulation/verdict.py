@@ -168,7 +168,11 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
         }
         if left and not is_forgotten:
             problems.append(f"early: w{number} closed as finished without {sorted(left)[:8]}")
-    started = [one for one in world.left_starting if not world.faults.near(VOIDING, one[0])]
+    # One that leaves looks for so long whether it is the last one.
+    looks = world.plan.settings["REDISQ_LEASE_TTL"]
+    started = [
+        one for one in world.left_starting if not world.faults.near(VOIDING, one[0] - looks, one[0])
+    ]
     if started:
         problems.append(f"early: closed as finished while others start: {started[:5]}")
     return problems
