@@ -138,7 +138,8 @@ def _calm(world: World) -> list[str]:
     # One that comes when the others have just left may find the run complete before they do.
     came = sum("redisq/exchanges" not in of_one for of_one in stats)
     runs = len(world.network.begun)
-    if ends_once and not runs - came <= len(last) <= runs:
+    ended = 1 if _begins_anew(world) else runs - came  # others may have been left as they were
+    if ends_once and not ended <= len(last) <= runs:
         problems.append(f"end: {len(last)} workers were the last one")
     for name in ("response_received_count", "item_scraped_count") if len(last) == 1 else ():
         fleet = last[0].get(f"redisq/fleet/{name}", last[0].get(name, 0))

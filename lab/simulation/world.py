@@ -336,7 +336,7 @@ class World:
         """As if a TTL were over."""
         for server in self.network.primaries:
             for key in server.redis.keys("redisq:*:meta"):
-                if server.redis.hexists(key, "rotates"):
+                if server.redis.type(key) == b"hash" and server.redis.hexists(key, "rotates"):
                     server.redis.hset(key, "rotates", server.redis.hget(key, "sign"))
 
     def _feed(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import tldextract
 
 from lab.servers import wait_until
 from lab.site import Answer, Hit, Site
@@ -63,7 +64,9 @@ def in_sessions(sessions: int, pages: int, delay: float) -> Page:
         place, session = divmod(int(path[1:]), sessions)
         links = [session + sessions * (2 * place + n) for n in (1, 2)]
         anchors = [f'<a href="/{link}">x</a>' for link in links if link < pages]
-        answer = Answer(f"<html><body>{''.join(anchors)}</body></html>", delay=delay)
+        # A browser would ask for an icon.
+        head = '<head><link rel="icon" href="data:,"></head>'
+        answer = Answer(f"<html>{head}<body>{''.join(anchors)}</body></html>", delay=delay)
         if not place:
             logins[session] += 1
             answer.headers["Set-Cookie"] = f"login={session}-{logins[session]}"
@@ -159,6 +162,7 @@ def test_f78_sessions_of_browsers(rig: Rig) -> None:
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("NO chromium ON THIS MACHINE: see .ci/run")
+    tldextract.extract("")  # asks the internet once: where there is none, it would be in the logs
     handler = "scrapy_playwright.handler.ScrapyPlaywrightDownloadHandler"
     settings = {
         "DOWNLOAD_HANDLERS": json.dumps({"http": handler, "https": handler}),
