@@ -325,7 +325,7 @@ class Faults:
         # Without the run on shard 0 the others are of no use. A slot would wait for ever for tokens
         # of a worker whose tokens are not known any more, or who is not.
         keys = server.redis.keys("redisq:*")
-        spared = [META.encode(), FEED.encode(), b":tokens:"]
+        spared = [META.encode(), FEED.encode(), b":tokens:", b":dead", b":letters"]
         if any(server.redis.hget(key, "out") for key in keys if b":slot:" in key):
             spared.append(b":workers")
         keys = [key for key in keys if not any(kind in key for kind in spared)]

@@ -45,15 +45,19 @@ def rudeness(world: World) -> list[str]:
 
 
 def _paused(world: World) -> list[str]:
-    """Within a second all know of it. A reset forgets what was paused."""
+    """Within a second all know of it. A reset forgets what was paused. Callbacks of a crawl that is
+    paused go on."""
     problems = []
     for slot, start, end in world.people.pauses:
         if world.faults.near((*WORDLESS, "reset"), start, end):
             continue
         begun = [
             at - BOOTED
-            for at, host, _, worker in world.site.log
-            if slot in ("", host) and start + 1.1 < at - BOOTED < end and worker != RIVAL
+            for at, host, name, worker in world.site.log
+            if slot in ("", host)
+            and start + 1.1 < at - BOOTED < end
+            and worker != RIVAL
+            and (slot or "?side" not in name)
         ]
         if begun:
             problems.append(f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}")

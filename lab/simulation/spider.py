@@ -278,7 +278,7 @@ class Downloads:
             name += f"{getattr(request.callback, '__name__', '')}{json.dumps(request.cb_kwargs)}"
         number = process.number if process else 0
         # The frontier is not asked any more about a slot that a worker does not know.
-        late = "?side" in path and is_closing(self._crawler)
+        late = ("?side" in path or path == "robots.txt") and is_closing(self._crawler)
         site.asked(time.monotonic(), host, name, number, waits=not late)
         if "copies" in world().plan.features:
             request.headers["Cookie"] = f"session=w{number}"

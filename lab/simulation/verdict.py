@@ -224,6 +224,10 @@ def _twice(world: World) -> list[str]:
     anew = ("every", "line") if world.losses else ("every",)
     # Nobody asks whether a start request was met before, nor what it is redirected to.
     starts = {page.number for page in world.site.pages if world.site.is_of_start(page.number)}
+    # By whichever way a run comes to a page first, that is in a session, and has other callbacks.
+    if len(world.network.begun) > 1:
+        targets = {page.redirect for page in world.site.pages if page.redirect is not None}
+        starts |= {number for number in targets if world.site.pages[number].session}
     several = {
         key: len(keys)
         for key, keys in world.rows.items()

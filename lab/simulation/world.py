@@ -201,8 +201,14 @@ class World:
 
     def run_is_complete(self) -> None:
         """Its dead letters go when the next run begins."""
+        token, away = WORKER.set(None), [server.away for server in self.network.servers]
+        for server in self.network.servers:
+            server.away = 0
         with contextlib.suppress(redis.RedisError):
             self.former_letters += dead_letters(self)
+        WORKER.reset(token)
+        for server, one in zip(self.network.servers, away, strict=True):
+            server.away = one
 
     _is_late = False
     """A latecomer has come."""

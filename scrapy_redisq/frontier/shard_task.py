@@ -115,9 +115,9 @@ async def _exchange(session: ShardSession, demand: Demand) -> None:
     run, pace = session.run_session, session.pace
     if session.is_void:
         await run.come_back(session)
-    may_have_more = pace.may_have_more()
-    pace.woken = pace.told = pace.confirms = False
     want, session.wants_suspect = session.share(demand)
+    pace.woken = pace.woken and not want  # other shards were asked for all
+    pace.told = pace.confirms = False
     session.wanted = want
     if want:
         session.asked_at = time.monotonic()
@@ -133,8 +133,6 @@ async def _exchange(session: ShardSession, demand: Demand) -> None:
     if reply.post_due == 0 and not takes_posts:
         reply.post_due = POSTS_AGAIN
     pace.exchanged(reply, want, low=demand.low or demand.rests)
-    if may_have_more and not want:  # other shards were asked for all, and it is not known yet
-        pace.found_more()
     try:
         if reply.overdue_in == 0:
             await _reap(session)

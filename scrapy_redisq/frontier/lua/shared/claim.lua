@@ -189,7 +189,11 @@ local function claim(turns, with_limits, due)
     local reserved = #turns > 0 and input.want > 0 and reserved_for_others(turns, look_at) or 0
     claim_of_turns(turns, input.want - reserved)
   end
-  if input.want > 0 then more_are_due = claim_of_due(look_at) end
+  if input.want > 0 then
+    more_are_due = claim_of_due(look_at)
+  elseif #due_slots(1) > 0 then
+    due = NOW -- the worker does not ask, but it should know
+  end
   for slot in pairs(has_turn) do after_turn(slot) end
   if limited and n_claimed == 0 and more_are_due then
     due = NOW -- slots that gave nothing have been moved behind them
