@@ -50,6 +50,10 @@ VOIDING = (
 )
 """Faults by which the leases of a worker that lives may be void."""
 
+CLOSING = 10.0
+"""Virtual seconds that a worker takes to close at most: REDISQ_CLOSE_TIMEOUT, or while it looks
+whether it is the last one."""
+
 DEATHS, TOGETHER = ("kill", "stop_twice", "host_dies"), 1.0
 """Faults by which a worker dies. So many seconds after a server's loss it knows of that."""
 
@@ -159,7 +163,7 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
     is_forgotten = _begins_anew(world) and len(world.network.begun) > 1
     problems = []
     for at, number, missing in world.early:
-        if world.faults.near(LEFT_TO_DO, at, math.inf):
+        if world.faults.near(LEFT_TO_DO, at - CLOSING, math.inf):
             continue
         left = {
             key
@@ -169,10 +173,10 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
         }
         if left and not is_forgotten:
             problems.append(f"early: w{number} closed as finished without {sorted(left)[:8]}")
-    # One that leaves looks for so long whether it is the last one.
-    looks = world.plan.settings["REDISQ_LEASE_TTL"]
     started = [
-        one for one in world.left_starting if not world.faults.near(VOIDING, one[0] - looks, one[0])
+        one
+        for one in world.left_starting
+        if not world.faults.near(VOIDING, one[0] - CLOSING, one[0])
     ]
     if started:
         problems.append(f"early: closed as finished while others start: {started[:5]}")
