@@ -334,6 +334,7 @@ class Faults:
             return
         key = self._chance.choice(sorted(precious or keys if self._chance.random() < 0.6 else keys))
         self._world.void(len(self._world.alive()))
+        self._world.note_letters()
         kind = server.redis.type(key)
         server.redis.delete(key)
         how = "deleted"

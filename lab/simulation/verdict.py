@@ -88,7 +88,7 @@ def judge(world: World) -> list[str]:
         return [problem for problem in problems if "a traceback" in problem]
     letters = dead_letters(world)
     if world.met["damage"]:
-        problems += _said(world, _items(world, letters))
+        problems += _said(world, _items(world, [*letters, *world.former_letters]))
     else:
         problems += (
             _items(world, letters)

@@ -87,7 +87,7 @@ class World:
     """How many leases may have been held by workers that others took for dead."""
     met: Counter[str] = field(default_factory=Counter)
     former_letters: list[Letter] = field(default_factory=list)
-    """The dead letters of runs when they were complete."""
+    """The dead letters of runs when they were complete, or before a key was damaged."""
     losses: list[tuple[float, float]] = field(default_factory=list)
     """From when to when the server may have lost what it was told."""
     ended_at: float = 0.0
@@ -115,7 +115,7 @@ class World:
             self.server_path, plan.masters, plan.replicas, self.clock, self.chance
         )
         self.network.install()
-        self.network.run_is_complete = self.run_is_complete
+        self.network.run_is_complete = self.note_letters
         self.faults = Faults(self)
         if "trace" in plan.traced:
             self.network.trace = self.say
@@ -199,8 +199,8 @@ class World:
             self._is_late = True
             self._later(self.chance.choice([0.001, 0.02, 0.2, 0.5]), self.start_worker)
 
-    def run_is_complete(self) -> None:
-        """Its dead letters go when the next run begins."""
+    def note_letters(self) -> None:
+        """They go when the next run begins, or with a key that somebody damages."""
         token, away = WORKER.set(None), [server.away for server in self.network.servers]
         for server in self.network.servers:
             server.away = 0

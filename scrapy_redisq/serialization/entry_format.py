@@ -24,7 +24,7 @@ from scrapy_redisq.errors import (
     Unserializable,
     reason,
 )
-from scrapy_redisq.serialization.meta import check_safe, unsafe_key
+from scrapy_redisq.serialization.meta import WANTED_KEY, check_safe, unsafe_key
 from scrapy_redisq.serialization.value_classes import NONE, Stored, ValueClasses
 from scrapy_redisq.serialization.values import (
     check_depth,
@@ -331,6 +331,10 @@ def with_back_offs(entry: bytes, number: int) -> bytes:
     return bytes([FORMAT | min(MOST_BACK_OFFS, number) << 4]) + entry[1:]
 
 
+def _without_retries(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {k: v for k, v in (meta or {}).items() if k not in ("retry_times", WANTED_KEY)}
+
+
 def next_time(
     entry: bytes, identity: bytes, meta: Mapping[str, Any], headers: Mapping[bytes, bytes]
 ) -> bytes:
@@ -341,7 +345,7 @@ def next_time(
     """
     found = decode_entry(entry)
     found.identity = identity
-    found.meta = {k: v for k, v in (found.meta or {}).items() if k != "retry_times"} | dict(meta)
+    found.meta = _without_retries(found.meta) | dict(meta)
     kept = {k: v for k, v in (found.headers or {}).items() if k not in headers}
     found.headers = (kept | {k: [v] for k, v in headers.items() if v}) or None
     return _PREFIX + _encode_packed(found, len(entry) + 1_000)
@@ -354,9 +358,9 @@ def forget_retries(entry: bytes) -> bytes | None:
     """
     try:
         found = decode_entry(entry)
-        if "retry_times" not in (found.meta or {}):
+        meta, found.meta = found.meta, _without_retries(found.meta)
+        if len(found.meta) == len(meta or {}):
             return _PREFIX + entry[1:] if back_offs(entry) else None
-        del found.meta["retry_times"]
         return _PREFIX + _encode_packed(found, len(entry))
     except (Undecodable, Unserializable, EntryTooLarge):
         return None  # the worker will say what is wrong with it

@@ -73,6 +73,8 @@ def test_entries_count_back_offs() -> None:
         assert serializer.loads(entry).meta == {"n": 1}
     assert forget_retries(entry) == fresh
     assert forget_retries(fresh) is None
+    meta = {"n": 1, "retry_times": 2, "redisq_wanted_again": 1}  # as its callback asked for one
+    assert forget_retries(serializer.dumps(Request("http://a.example/", meta=meta))) == fresh
 
 
 def test_what_is_sent_back(judge: Judge) -> None:
