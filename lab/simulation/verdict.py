@@ -30,7 +30,7 @@ LEFT = {
 
 GONE = {"worker", "workers"}
 """Those of workers that were killed when all was done, in a run that nobody completes, or that were
-cut off at their end."""
+cut off or not heard at their end."""
 
 DAMAGED = {"frontier_corrupt", "frontier_lost"}
 """With which it may end after somebody has damaged a key."""
@@ -84,7 +84,8 @@ def judge(world: World) -> list[str]:
         return problems
     # Without a shard's run nobody can go on, and each worker says so.
     lost_shard = any(isinstance(worker.error, ShardLost) for worker in world.workers)
-    if world.met["damage"] and lost_shard:
+    by_clock = world.lost_run and world.met["clock"]  # the run looks older than it is
+    if lost_shard and (world.met["damage"] or by_clock):
         return [problem for problem in problems if "a traceback" in problem]
     letters = dead_letters(world)
     if world.met["damage"]:
@@ -399,7 +400,8 @@ def _redis(world: World) -> list[str]:
     for server in world.network.primaries:
         keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
-        is_left = "keep_alive" in world.plan.features or world.faults.near(["cut"], world.closed_at)
+        unheard = world.faults.near(["cut", "messages"], world.closed_at)
+        is_left = "keep_alive" in world.plan.features or unheard
         may = GONE if is_left else set()
         if world.met["quiet"] or world.met["told_to_stop"]:  # which is kept for a worker's return
             may = may | {"worker"}
