@@ -65,10 +65,11 @@ end
 -- A producer that does not know the project does as its last worker did.
 if input.keep_config and meta.keep_seen then input.keep_seen = true end
 
--- The worker was started before that time; not if the clock has gone back since.
+-- The worker was started before that time; not known if the clock has gone back since the last sign
+-- of life, and stands still until it is there again.
 local function is_older_than(time)
   time = number_of(time)
-  return NOW >= time and input.since < time
+  return NOW == SERVER_TIME + BEHIND and input.since < time
 end
 
 -- -> {field = {stored, given}} where the configuration is not the run's, except where it
