@@ -167,7 +167,7 @@ MUTANTS = [
         RUNS,
         "if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) "
         "then return 'over' end",
-        ("return NOW >= time and input.since < time", "return false"),
+        ("return NOW == SERVER_TIME + BEHIND and input.since < time", "return false"),
         "if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end",
     ),
     *_of(JOIN, f"{RUNS} {PROTOCOL}", "if meta.run then throw_away_starts(meta.run) end"),
