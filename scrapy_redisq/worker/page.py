@@ -180,7 +180,7 @@ class Page(Struct, eq=False):
     @property
     def is_held(self) -> bool:
         """Its lease is not void: this worker ends it."""
-        return self.lease.id in self.session.held
+        return not self.session.is_void and self.lease.id in self.session.held
 
     @property
     def is_void(self) -> bool:
