@@ -8,6 +8,7 @@ import re
 from collections import Counter
 
 from lab.simulation.clock import BOOTED
+from lab.simulation.faults import LOSING
 from lab.simulation.letters import Letter, dead_letters, over_budgets, refused_pages
 from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING
 from lab.simulation.polite import TOLERANCE, rudeness
@@ -30,7 +31,7 @@ LEFT = {
 
 GONE = {"worker", "workers"}
 """Those of workers that were killed when all was done, in a run that nobody completes, or that were
-cut off or not heard at their end."""
+cut off or not heard at their end, or whose end a server has forgotten."""
 
 DAMAGED = {"frontier_corrupt", "frontier_lost"}
 """With which it may end after somebody has damaged a key."""
@@ -400,7 +401,7 @@ def _redis(world: World) -> list[str]:
     for server in world.network.primaries:
         keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
-        unheard = world.faults.near(["cut", "messages"], world.closed_at)
+        unheard = world.faults.near([*LOSING, "cut", "messages"], world.closed_at)
         is_left = "keep_alive" in world.plan.features or unheard
         may = GONE if is_left else set()
         if world.met["quiet"] or world.met["told_to_stop"]:  # which is kept for a worker's return
