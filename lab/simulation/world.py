@@ -30,6 +30,7 @@ from lab.simulation.people import People
 from lab.simulation.plan import EVERY, FEED, LINES, RECURRING, Plan
 from lab.simulation.site import Site
 from lab.simulation.workers import AGE, Log, Worker, copied, run_of, settings_of
+from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -204,7 +205,7 @@ class World:
         token, away = WORKER.set(None), [server.away for server in self.network.servers]
         for server in self.network.servers:
             server.away = 0
-        with contextlib.suppress(redis.RedisError):
+        with contextlib.suppress(redis.RedisError, RedisqError):
             self.former_letters += dead_letters(self)
         WORKER.reset(token)
         for server, one in zip(self.network.servers, away, strict=True):
@@ -216,6 +217,10 @@ class World:
     def _left(self, worker: Worker, task: asyncio.Task[None]) -> None:
         worker.error = None if task.cancelled() else task.exception()
         self.say(f"w{worker.number} is gone {worker.error or ''}")
+
+    def _happened(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception():
+            self.problems.append(f"the simulation: {task.exception()!r}")
 
     def alive(self) -> list[Worker]:
         return [worker for worker in self.workers if not worker.is_over]
@@ -285,7 +290,8 @@ class World:
         for at in self.plan.workers:
             self._later(at, self.start_worker)
         for fault in self.plan.faults:
-            self._tasks.add(asyncio.ensure_future(self.faults.happen(fault)))
+            self._tasks.add(task := asyncio.ensure_future(self.faults.happen(fault)))
+            task.add_done_callback(self._happened)
         self._tasks.add(asyncio.ensure_future(self.faults.remember()))
         if "recurs" in self.plan.features:
             self._tasks.add(asyncio.ensure_future(self._end_recurring()))
