@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 HEAVY = "x" * 900_000
 
+OF_A_PAGE = {"retry_times", "download_slot", "redisq_session", "redisq_delay"}
+"""Keys of meta that no link of the page is given."""
+
 RIVALS = 16
 """Pages of another crawl."""
 
@@ -58,6 +61,7 @@ class SimulatedSpider(scrapy.Spider):
         async for request in self.starts():
             yield request
         del world().starting[number]
+        world().has_started = True
 
     async def starts(self) -> AsyncIterator[Any]:
         site, features = world().site, world().plan.features
@@ -147,7 +151,7 @@ class SimulatedSpider(scrapy.Spider):
             return
         half = len(page.links) // 2
         for link in page.links[:half]:
-            yield self.link(page, link)
+            yield self.link(request, page, link)
         if page.slow:
             await asyncio.sleep(page.slow)
         if page.side:
@@ -168,7 +172,7 @@ class SimulatedSpider(scrapy.Spider):
             url, shared = world().site.pages[0].url, f"shared{page.shared}"
             yield Request(f"{url}?{shared}", lambda _: {"key": shared})  # type: ignore[misc]
         for link in page.links[half:]:
-            yield self.link(page, link)
+            yield self.link(request, page, link)
         if page.raises:
             raise KeyError(page.number)
 
@@ -202,12 +206,15 @@ class SimulatedSpider(scrapy.Spider):
     def parse_key(self, response: Response, key: str) -> Any:
         yield {"key": key}
 
-    def link(self, page: Page, link: int) -> Request:
+    def link(self, asking: Request, page: Page, link: int) -> Request:
+        """Some spiders copy the meta of the page, with what others have put into it."""
+        copied = asking.meta.items() if "copies" in world().plan.features else ()
         request = Request(
             world().site.pages[link].url,
             self.parse,
             errback=self._errback(),
             priority=page.priorities.get(link, 0),
+            meta={key: value for key, value in copied if key not in OF_A_PAGE},
         )
         if world().site.pages[link].session:
             request.meta["redisq_session"] = link

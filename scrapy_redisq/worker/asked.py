@@ -16,7 +16,7 @@ from scrapy.http import Request
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.serialization.identity import of_child, of_nowhere, of_start
-from scrapy_redisq.serialization.meta import DELAY_KEY, SESSION_KEY, WANTED_KEY, retry_times
+from scrapy_redisq.serialization.meta import DELAY_KEY, SESSION_KEY, retry_times
 from scrapy_redisq.serialization.recurrence import (
     EVERY_KEY,
     SEEN_TTL_KEY,
@@ -134,7 +134,7 @@ def known_by(
     # Of any page, or each fetch of its page would begin another series.
     if not one.comes_again:
         parent, asked = identity_of_page(one.page), calls.RECENT
-        retries = retry_times(one.page.request.meta, WANTED_KEY)
+        retries = one.page.stored.wanted
         # What a page asks for is new each time that its URL may be fetched again.
         if ttls := [ttl for ttl in (settings.seen_ttl, one.page.seen_ttl) if ttl]:
             parent = of_period(parent, min(ttls))

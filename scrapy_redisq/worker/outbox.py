@@ -271,13 +271,17 @@ class Outbox:
 
     def _as_again(self, one: Asked, page: Page) -> None:
         """Let ``one`` be known as the page is when that is tried again."""
-        if not self._engine.is_returned(one.given):
-            wanted = 1 + retry_times(page.request.meta, WANTED_KEY)
-            one.request = one.request.replace(meta={**one.request.meta, WANTED_KEY: wanted})
-        if page.retry is None:
-            # Retries are unfiltered, and what they are redirected to would be so, too: it would be
-            # another request than a link to it, with rows of its own.
-            one.request = one.request.replace(dont_filter=page.dont_filter)
+        stored, meta = page.stored, dict(one.request.meta)
+        if wanted := stored.wanted + (not self._engine.is_returned(one.given)):
+            meta[WANTED_KEY] = wanted
+        if _is_slot_of(one.request, page.request):  # what it is redirected to has another one
+            meta["download_slot"] = stored.download_slot
+            if stored.download_slot is None:
+                del meta["download_slot"]
+        # Retries are unfiltered, and what they are redirected to would be so, too: it would be
+        # another request than a link to it, with rows of its own.
+        dont_filter = stored.dont_filter if page.retry is None else one.request.dont_filter
+        one.request = one.request.replace(meta=meta, dont_filter=dont_filter)
         one.slot = page.lease.slot
 
     def _is_page_again(self, one: Asked, page: Page) -> bool:

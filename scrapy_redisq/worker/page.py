@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -18,7 +19,7 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import back_offs, next_time, with_back_offs
 from scrapy_redisq.serialization.identity import UNMARKED_META, Repeats, of_next_time
-from scrapy_redisq.serialization.meta import milliseconds, retry_times
+from scrapy_redisq.serialization.meta import WANTED_KEY, milliseconds, retry_times
 from scrapy_redisq.serialization.recurrence import (
     EVERY_KEY,
     SEEN_TTL_KEY,
@@ -135,6 +136,15 @@ class Output:
             self._most_links = 1_000 + 2 * len(self.links)
 
 
+class AsStored(NamedTuple):
+    """What a request had before middlewares and Scrapy's downloader could set it. ``wanted``: how
+    many of its retries its callback has asked for (`WANTED_KEY`)."""
+
+    dont_filter: bool
+    download_slot: str | None
+    wanted: int
+
+
 class Page(Struct, eq=False):
     """A request in progress.
 
@@ -142,8 +152,7 @@ class Page(Struct, eq=False):
     something: items that their sink has not written, or kept requests. ``tries``: how often the
     request was sent back before, because its slot or its sink was in trouble. ``every``: it comes
     again; ``seen_ttl``: its URL may be asked for again after so many seconds. Raises ValueError if
-    its meta says one of these as it cannot be. ``dont_filter`` is that of its request, before
-    middlewares may set it.
+    its meta says one of these as it cannot be.
 
     At its end ``back`` goes first: the next worker that claims the page fetches it again. Then
     comes ``retry``, a request that takes the page's place.
@@ -162,20 +171,23 @@ class Page(Struct, eq=False):
     tries: int = 0
     every: Recurrence | None = None
     seen_ttl: float = 0.0
-    dont_filter: bool = False
+    stored: AsStored = AsStored(False, None, 0)
 
     asked_again = True
     is_kept = False
 
     def __post_init__(self) -> None:
-        # Its links, which may be given all of its meta, do not come again; nor do kept requests.
-        every = self.request.meta.pop(EVERY_KEY, None)
-        self.dont_filter = self.request.dont_filter
+        request, meta = self.request, self.request.meta
+        # Its links, which may be given all of its meta, do not come again, and were never retried;
+        # nor do kept requests come again.
+        every, wanted = meta.pop(EVERY_KEY, None), retry_times(meta, WANTED_KEY)
+        meta.pop(WANTED_KEY, None)
+        self.stored = AsStored(request.dont_filter, meta.get("download_slot"), wanted)
         if self.lease.entry:
             self.tries = back_offs(self.lease.entry)
             self.every = None if every is None else Recurrence.of(every)
-        if SEEN_TTL_KEY in self.request.meta:
-            self.seen_ttl = seen_ttl_of(self.request.meta[SEEN_TTL_KEY])
+        if SEEN_TTL_KEY in meta:
+            self.seen_ttl = seen_ttl_of(meta[SEEN_TTL_KEY])
 
     @property
     def is_held(self) -> bool:

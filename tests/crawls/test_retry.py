@@ -182,6 +182,31 @@ class TestRetries:
         assert [item["retries"] for item in worker.items()] == [2]
         assert worker.stats["retry/reason_count/empty"] == 2
 
+    def test_is_not_inherited(self, redis_server: RedisServer, crawl: Run) -> None:
+        """What a link has copied from the meta of a page that was retried says nothing of itself:
+        requeued, it asks for the same as before."""
+        page, _ = failing(1, status=200)
+        with Site(lambda path: page(path) if path == "/0" else "<html></html>") as site:
+            settings = {"REDISQ_RETRY_DELAYS": "0"}
+            crawl("copies", site, settings=settings).wait()
+            with frontier_of(redis_server, "copies") as frontier:
+                assert frontier.requeue() == 1
+            crawl("copies", site, settings=settings).wait()
+            assert site.counts() == {"/0": 2, "/link": 2, "/leaf": 1}
+
+    def test_redirected_to_another_host(self, crawl: Run) -> None:
+        """It is of its own host, and not of the one that the retry was of."""
+        empty = iter(["", ""])
+
+        def page(path: str) -> Answer | str:
+            _, _, port = site.url.rpartition(":")
+            to = Answer("", 302, {"Location": f"http://localhost:{port}/1"})
+            return next(empty, to) if path == "/0" else "<html></html>"
+
+        with Site(page) as site:
+            (item,) = crawl("again", site, {"REDISQ_RETRY_DELAYS": "0"}).wait().items()
+        assert item["slot"] == "localhost"
+
     def test_on_the_side(self, redis_server: RedisServer, crawl: Run) -> None:
         """What a callback downloads by itself is retried at once, as no scheduler has a part."""
         page, _ = failing(1)

@@ -78,6 +78,7 @@ NEEDS: dict[str, Needs] = {
     "robots": _all_of(_one_of("robots"), _crowded),
     "has_ended": lambda plan: "again" in plan.features and "REDISQ_RUN" in plan.settings,
     "headers=headers": _all_of(_one_of("copies"), _one_of("kill", "host_dies")),
+    "pop.WANTED": _all_of(*map(_one_of, ("requeue", "copies", "tries_again", "raises"))),
     "WANTED": _all_of(_one_of("fails_again"), _one_of("kill", "host_dies")),
     "meta.run|throw_away|input.since|clear.lua|input.before": _one_of("again", "reset"),
     "patient and": lambda plan: (

@@ -33,9 +33,26 @@ class Again(Follow):
             yield scrapy.Request(f"{self.site}/mend", callback=self.mended, dont_filter=True)
             yield get_retry_request(response.request, spider=self, reason="empty")
             return
-        yield {"url": response.url, "retries": response.meta.get("retry_times", 0)}
+        retries, slot = response.meta.get("retry_times", 0), response.meta["download_slot"]
+        yield {"url": response.url, "retries": retries, "slot": slot}
 
     def mended(self, response): ...
+
+
+class Copies(Again):
+    """Gives the meta of its page to a link, whose callback asks for a leaf and fails."""
+
+    name = "copies"
+
+    def parse(self, response):
+        if not response.text:
+            yield get_retry_request(response.request, spider=self, reason="empty")
+            return
+        yield scrapy.Request(f"{self.site}/link", self.fails, meta=response.meta)
+
+    def fails(self, response):
+        yield scrapy.Request(f"{self.site}/leaf", self.mended, dont_filter=True)
+        raise ValueError
 
 
 class Ends(Follow):
