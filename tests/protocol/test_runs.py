@@ -140,6 +140,16 @@ class TestAge:
         assert late.joined.new
         assert late.joined.run != first.joined.run
 
+    @pytest.mark.parametrize("lag", [10, 0])
+    def test_started_after_a_step_back(self, client: redis.Redis, lag: float) -> None:
+        """The clock has gone back since the end, and also since the last sign of life if that was
+        as late: nobody knows what was before, and the crawl begins."""
+        first = complete(client, EXACT, "a")
+        shift(client, "ended", 10)
+        client.hset(key("meta"), "sign", client.hget(key("meta"), "ended"))  # it says it seldom
+        shift(client, "sign", -lag)
+        assert join(client, EXACT, age=8).joined.run != first.joined.run
+
     def test_one_of_another_crawl(self, client: redis.Redis) -> None:
         """With other arguments it does not belong to the run that is complete, and begins its own;
         one of which they are not known does. Where the complete run has its name it is refused: it
@@ -254,6 +264,26 @@ class TestKeepSeen:
         check(client, EXACT)
         status = frontier.status()
         assert (status["dead"], status["created"]) == (0, status["finished"])
+
+    def test_a_lost_run_that_others_have(self, client: redis.Redis) -> None:
+        """Shard 0 has lost it, and its heir was begun while the others were away: what waits on
+        these goes on, as it is not asked for again."""
+        old = join(client, THREE, terms=KEEP_SEEN)
+        send(old, *"abcdef")
+        expire(client, old)
+        aside = [k for n in (1, 2) for k in client.keys(key("*", n))]
+        for name in aside:
+            client.rename(name, b"aside:" + name)
+        client.delete(*client.keys(key("*", 0)))
+        first = join(client, THREE, terms=KEEP_SEEN)
+        client.delete(*client.keys(key("*", 1)), *client.keys(key("*", 2)))
+        for name in aside:
+            client.rename(b"aside:" + name, name)
+        heir = join(client, THREE, terms=KEEP_SEEN)
+        assert heir.joined.run == first.joined.run
+        assert send(heir, *"abcdef") == 2
+        assert crawl(heir) == [*"abcdef"]
+        check(client, THREE)
 
     def test_what_resume_false_forgets(self, client: redis.Redis, frontier: Frontier) -> None:
         """A filter cannot forget: what was not fetched goes over into the new run."""

@@ -65,11 +65,11 @@ end
 -- A producer that does not know the project does as its last worker did.
 if input.keep_config and meta.keep_seen then input.keep_seen = true end
 
--- The worker was started before that time; not known if the clock has gone back since the last sign
--- of life, and stands still until it is there again.
+-- The worker was started before that time; not known if the clock has gone back since then, or since
+-- the last sign of life: then it stands still until it is there again.
 local function is_older_than(time)
   time = number_of(time)
-  return NOW == SERVER_TIME + BEHIND and input.since < time
+  return NOW == SERVER_TIME + BEHIND and NOW >= time and input.since < time
 end
 
 -- -> {field = {stored, given}} where the configuration is not the run's, except where it
@@ -134,7 +134,7 @@ local function decide()
     if number_of(meta.began) >= input.began then return 'lost' end
     -- It has lost all that it had of this run: half a frontier is not begun over the other half.
     if input.begun then return 'shard_lost' end
-    return input.inherits == 'all' and meta.state == 'open' and 'renew' or 'begin'
+    return input.inherits ~= '' and meta.state == 'open' and 'renew' or 'begin'
   end
   if intent == 'push' then
     local reopens = meta.state == 'complete' and meta.name
