@@ -31,6 +31,9 @@ IDLE_FIRST, IDLE_LAST = 0.1, 5.0
 """Seconds between exchanges of a worker that finds nothing; they grow from one to the other. It
 hears of new work, and knows when something is due."""
 
+OTHERS_ASKED = 0.1
+"""The same while other shards were asked for all that it could take: they may answer."""
+
 UNHEARD = 0.2
 """The longest of them where a worker cannot hear of new work."""
 
@@ -52,6 +55,7 @@ class Pace:
         self.has_enough = False
         """All entries that were asked for last have come, or new ones have been pushed since."""
         self._next_due: float | None = None
+        self._soonest = RUNNING_LOW
         self._overdue_in = 0.0
         self._flush = self._gather
         self.woken = False
@@ -75,6 +79,7 @@ class Pace:
             self._more = self.has_enough = True
         dues = [due for due in (reply.next_due, reply.post_due) if due is not None]
         self._next_due = min(dues) / 1000 if dues else None
+        self._soonest = OTHERS_ASKED if low and not want else RUNNING_LOW
         self._overdue_in = reply.overdue_in / 1000
         self._flush = FLUSH_SHARED if reply.waiting else self._gather
         if claimed or not low:
@@ -134,5 +139,5 @@ class Pace:
             # A worker that runs low may claim at once what it enqueues.
             pauses.append(RUNNING_LOW if not busy or (low and enqueues) else self._flush)
         if low and self._next_due is not None:
-            pauses.append(max(RUNNING_LOW, self._next_due))
+            pauses.append(max(self._soonest, self._next_due))
         return max(0.0, min(min(pauses) - since, max(within, IDLE_FIRST - since)))

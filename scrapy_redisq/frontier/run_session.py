@@ -396,11 +396,13 @@ class RunSession:
     def _last_replies(self) -> list[Reply]:
         return [session.last for session in self.sessions if session.last is not None]
 
+    def has_more(self) -> bool:
+        """Whether a shard has said that something is left, or something is to be sent."""
+        return bool(self.waiting()) or not all(reply.complete for reply in self._last_replies())
+
     def all_finished(self) -> bool:
         """Whether all shards have said that nothing is left, and nothing is to be sent."""
-        replies = self._last_replies()
-        all_answered = len(replies) == len(self.sessions)
-        return all_answered and not self.waiting() and all(reply.complete for reply in replies)
+        return len(self._last_replies()) == len(self.sessions) and not self.has_more()
 
     async def _is_complete(self) -> bool:
         """Whether everything is finished on all shards."""
@@ -490,6 +492,8 @@ class RunSession:
         """Exchange with all shards; -> whether that was the last time. Raises an exception of one
         of them, when all are over."""
         self.worker.collect_ended()
+        # With nothing to send a worker waits for a replica, by which its posts are over.
+        is_last = not (self.joined.config.has_several_logs and self.waiting())
         exchanges = [shard_task.exchange(session, NOTHING) for session in self.sessions]
         for outcome in await asyncio.gather(*exchanges, return_exceptions=True):
             if outcome is not None:
@@ -497,7 +501,7 @@ class RunSession:
         # A server that has lost its last second is sent some of it once more.
         # A worker that had to join again asks once more whether the run is complete.
         all_answered = len(self._last_replies()) == len(self.sessions)
-        sent = all_answered and not self.waiting()
+        sent = is_last and all_answered and not self.waiting()
         if not sent:
             await asyncio.sleep(RUNNING_LOW)
         return sent

@@ -177,7 +177,7 @@ class Feeder:
     def _mind_the_end(self, all_empty: bool) -> None:
         now = time.monotonic()
         self.ends = all_empty and self._max_idle > 0
-        if not all_empty or not self._run.all_finished() or self._worker.starting()[0]:
+        if not all_empty or self._run.has_more() or self._worker.starting()[0]:
             self._idle_since = now
             self._run.stay_open(True)
         elif self._max_idle and now - self._idle_since >= self._max_idle:

@@ -118,7 +118,11 @@ MUTANTS = [
         "frontier/run_session.py",
         RUN_SESSION,
         ("shard_task.exchange(session, NOTHING)", "shard_task._exchange(session, NOTHING)"),
-        ("sent = all_answered and not self.waiting()", "sent = all_answered"),
+        (
+            "sent = is_last and all_answered and not self.waiting()",
+            "sent = is_last and all_answered",
+        ),
+        ("not (self.joined.config.has_several_logs and self.waiting())", "True"),
         ("if complete and not self._certain and may_end:", "if False:"),
     ),
     *_of(
@@ -167,7 +171,10 @@ MUTANTS = [
         RUNS,
         "if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) "
         "then return 'over' end",
-        ("return NOW == SERVER_TIME + BEHIND and input.since < time", "return false"),
+        (
+            "return NOW == SERVER_TIME + BEHIND and NOW >= time and input.since < time",
+            "return false",
+        ),
         "if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end",
     ),
     *_of(JOIN, f"{RUNS} {PROTOCOL}", "if meta.run then throw_away_starts(meta.run) end"),
@@ -310,14 +317,16 @@ MUTANTS = [
     *_of(
         "worker/asked.py",
         "tests/crawls/test_identity.py",
-        ("request.meta, WANTED_KEY)", "request.meta)"),
+        ("one.page.stored.wanted", "retry_times(one.page.request.meta)"),
         ("headers=headers, retries", "retries"),
     ),
+    *_of("worker/page.py", "tests/crawls/test_retry.py", "meta.pop(WANTED_KEY, None)"),
     *_of(
         "worker/outbox.py",
         "tests/crawls/test_retry.py",
-        ("wanted = 1 +", "wanted = 0 *"),
-        "one.request = one.request.replace(dont_filter=page.dont_filter)",
+        ("if _is_slot_of(one.request, page.request):", "if False:"),
+        ("wanted := stored.wanted + ", "wanted := 0 * "),
+        "stored.dont_filter if page.retry is None else ",
     ),
     *_of(
         "frontier/lua/feed.lua",

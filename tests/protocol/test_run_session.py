@@ -23,6 +23,7 @@ from scrapy_redisq.frontier.names import meta_key, wake_channel
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.run_session import RunSession
+from scrapy_redisq.frontier.scripts import Call, execute_async
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import NOTHING, Demand, ServerHelp, Terms
 from scrapy_redisq.server.connection import open_server
@@ -319,6 +320,21 @@ async def test_what_is_due_while_another_shard_is_asked_for_all(
         assert time.monotonic() - began < 10
 
 
+async def end_a_page_with_a_link(run: RunSession, puppet: Puppet) -> None:
+    """The page is shard 0's. The link is on shard 1, and claimed."""
+    run.start(puppet)
+    send(run, "start", shard=0)
+    await until(lambda: puppet.leases, "claimed")
+    ((session, lease),) = puppet.leases
+    link = request(run, "link", 1)
+    link = replace(link, page=lease.id, link=run.link_to(link.slot, session))
+    run.enqueue(link)
+    run.wake()
+    await until(lambda: len(puppet.leases) == 2, "the link is claimed")
+    session.finish(Finish(lease.id, "done"), links=[link])
+    del puppet.leases[0]
+
+
 @in_a_loop
 async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
@@ -333,22 +349,36 @@ async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
 
     puppet, config = Puppet(9), replace(THREE, spread=True)
     async with joined(redis_server, name=name, config=config, ttl=14_400.0, rewind=0.3) as run:
-        run.start(puppet)
-        send(run, "start", shard=0)
-        await until(lambda: puppet.leases, "claimed")
-        ((session, lease),) = puppet.leases
-        link = request(run, "link", 1)
-        link = replace(link, page=lease.id, link=run.link_to(link.slot, session))
-        run.enqueue(link)
-        run.wake()
-        await until(lambda: len(puppet.leases) == 2, "the link is claimed")
-        session.finish(Finish(lease.id, "done"), links=[link])
-        del puppet.leases[0]
+        await end_a_page_with_a_link(run, puppet)
+        assert not run.all_finished()
         puppet.finish()
         run.wake()
         await until(lambda: puppet.is_complete, "complete")
+        run.sessions[0].last = None  # it is asked once more
+        assert not run.all_finished()
+        assert not run.has_more()
         await run.stop()
         assert await run.leave()
+
+
+@in_a_loop
+async def test_who_leaves_takes_its_posts_along(
+    redis_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a replica has its links: others would wait for REWIND and more until they may end."""
+
+    async def has_replica(client: Any, call: Call[Any], replicas: int) -> tuple[Any, bool]:
+        return await execute_async(client, call), True
+
+    monkeypatch.setattr(shard_task, "execute_and_wait", has_replica)
+    puppet, config = Puppet(9), replace(THREE, spread=True)
+    async with joined(redis_server, name="books6", config=config) as run:
+        await end_a_page_with_a_link(run, puppet)
+        ((session, lease),) = puppet.leases
+        session.finish(Finish(lease.id, "released"))
+        await run.stop()
+        await run.leave()
+    assert not client.keys("*:post")
 
 
 # What others say
