@@ -51,11 +51,13 @@ def _paused(world: World) -> list[str]:
     for slot, start, end in world.people.pauses:
         if world.faults.near((*WORDLESS, "reset"), start, end):
             continue
+        # After a loss a person resumes again what somebody else has paused meanwhile.
+        resumed = [at for one, at in world.people.resumed if one == slot and at > start]
         begun = [
             at - BOOTED
             for at, host, name, worker in world.site.log
             if slot in ("", host)
-            and start + 1.1 < at - BOOTED < end
+            and start + 1.1 < at - BOOTED < min([end, *resumed])
             and worker != RIVAL
             and (slot or "?side" not in name)
         ]

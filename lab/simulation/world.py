@@ -77,6 +77,8 @@ class World:
     """When workers closed as finished, and what was not in the sink by then."""
     starting: dict[int, float] = field(default_factory=dict)
     """Workers that read start(), and since when."""
+    has_started: bool = False
+    """A worker has read start() to its end."""
     left_starting: list[tuple[float, int, set[int]]] = field(default_factory=list)
     """When workers closed as finished, and which others of their run were reading start()."""
     happened: list[Happened] = field(default_factory=list)
@@ -413,7 +415,8 @@ class World:
         if self.people.are_busy or any(fault.at > self.clock.now for fault in self.plan.faults):
             return False
         # A worker that waits for a server has not read start().
-        return not any(one.away for one in self.network.primaries) and self.network.is_done()
+        is_there = self.has_started and not any(one.away for one in self.network.primaries)
+        return is_there and self.network.is_done()
 
     def _is_disturbed(self) -> bool:
         """Whether somebody does something, or a fault is to come or not over, or was just now."""
