@@ -86,7 +86,8 @@ def judge(world: World) -> list[str]:
     # Without a shard's run nobody can go on, and each worker says so.
     lost_shard = any(isinstance(worker.error, ShardLost) for worker in world.workers)
     by_clock = world.lost_run and world.met["clock"]  # the run looks older than it is
-    if lost_shard and (world.met["damage"] or by_clock):
+    by_reset = world.met["reset"] and world.met["failover"]  # of shards by their old primary
+    if lost_shard and (world.met["damage"] or by_clock or by_reset):
         return [problem for problem in problems if "a traceback" in problem]
     letters = dead_letters(world)
     if world.met["damage"]:
