@@ -310,7 +310,7 @@ def _fetches(world: World) -> list[str]:
         problems.append(f"an exchange of {world.network.largest} bytes")
     # One that holds nothing may find the run completed by others.
     voids = [event.split()[:2] for event in world.events if "leases are void" in event]
-    void = {worker for at, worker in voids if float(at) < world.finished_at}
+    void = {worker for at, worker in voids if float(at) < world.completed_at}
     twice = [one for one in site.at_once if f"w{one[2]}" not in void]
     twice = [one for one in twice if not world.faults.near(TWICE, one[0] - BOOTED)]
     if twice and not world.lost_run:  # of which a shard may have what is asked for again

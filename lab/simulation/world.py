@@ -82,6 +82,8 @@ class World:
     left_starting: list[tuple[float, int, set[int]]] = field(default_factory=list)
     """When workers closed as finished, and which others of their run were reading start()."""
     happened: list[Happened] = field(default_factory=list)
+    completed_at: float = math.inf
+    """When a run was complete for the first time."""
     finished_at: float = math.inf
     """When the first worker closed as finished."""
     closed_at: float = 0.0
@@ -118,7 +120,7 @@ class World:
             self.server_path, plan.masters, plan.replicas, self.clock, self.chance
         )
         self.network.install()
-        self.network.run_is_complete = self.note_letters
+        self.network.run_is_complete = self._run_is_complete
         self.faults = Faults(self)
         if "trace" in plan.traced:
             self.network.trace = self.say
@@ -188,8 +190,10 @@ class World:
         self.finished_at = min(self.finished_at, self.clock.now)
         missing = self.site.expected()[0] - self.table.keys()
         self.early.append((self.clock.now, worker.number, missing))
-        # One may have joined when others had found all finished, and were leaving.
-        began = self.clock.now - 1.0
+        # One may have joined when others had found all finished, and were leaving, or waited for
+        # one that is dead.
+        dead = any(one.process.dead for one in self.workers)
+        began = self.clock.now - 1.0 - self.plan.settings["REDISQ_LEASE_TTL"] * dead
         starting = {
             one.number
             for one in self.workers
@@ -201,6 +205,10 @@ class World:
         if "latecomer" in self.plan.features and not self._is_late:
             self._is_late = True
             self._later(self.chance.choice([0.001, 0.02, 0.2, 0.5]), self.start_worker)
+
+    def _run_is_complete(self) -> None:
+        self.completed_at = min(self.completed_at, self.clock.now)
+        self.note_letters()
 
     def note_letters(self) -> None:
         """They go when the next run begins, or with a key that somebody damages."""
