@@ -32,7 +32,7 @@ IDLE_FIRST, IDLE_LAST = 0.1, 5.0
 hears of new work, and knows when something is due."""
 
 OTHERS_ASKED = 0.1
-"""The same while other shards were asked for all that it could take: they may answer."""
+"""The same while other shards are asked for all that it could take, and may answer."""
 
 UNHEARD = 0.2
 """The longest of them where a worker cannot hear of new work."""
@@ -55,7 +55,6 @@ class Pace:
         self.has_enough = False
         """All entries that were asked for last have come, or new ones have been pushed since."""
         self._next_due: float | None = None
-        self._soonest = RUNNING_LOW
         self._overdue_in = 0.0
         self._flush = self._gather
         self.woken = False
@@ -79,7 +78,6 @@ class Pace:
             self._more = self.has_enough = True
         dues = [due for due in (reply.next_due, reply.post_due) if due is not None]
         self._next_due = min(dues) / 1000 if dues else None
-        self._soonest = OTHERS_ASKED if low and not want else RUNNING_LOW
         self._overdue_in = reply.overdue_in / 1000
         self._flush = FLUSH_SHARED if reply.waiting else self._gather
         if claimed or not low:
@@ -101,6 +99,7 @@ class Pace:
         *,
         low: bool,
         waiting: bool,
+        others_asked: bool,
         many: bool,
         busy: bool,
         starting: bool = False,
@@ -111,11 +110,12 @@ class Pace:
     ) -> float:
         """Seconds until the next exchange.
 
-        ``low``: the worker has little left to start. ``waiting``: there is something to send,
-        ``enqueues``: requests too, ``many``: enough for a whole exchange. ``busy``: it works on
-        something, ``starting``: ``start()`` may have more. ``within``: seconds from now.
-        ``urgent``: as soon as may be. ``proof_at``: when (time.monotonic()) an exchange will show
-        that nothing which the server has can be lost.
+        ``low``: the worker has little left to start. ``others_asked``: other shards are asked for
+        all that it could take. ``waiting``: there is something to send, ``enqueues``: requests too,
+        ``many``: enough for a whole exchange. ``busy``: it works on something, ``starting``:
+        ``start()`` may have more. ``within``: seconds from now. ``urgent``: as soon as may be.
+        ``proof_at``: when (time.monotonic()) an exchange will show that nothing which the server
+        has can be lost.
         """
         since = time.monotonic() - self._sent_at
         if many:
@@ -124,8 +124,9 @@ class Pace:
             return max(0.0, URGENT - since)
         if starting and not waiting and self._began_at is not None:
             return max(0.0, self._began_at + START - time.monotonic())
-        if self.confirms or (low and self._more):
+        if self.confirms:
             return max(0.0, RUNNING_LOW - since)
+        soon = OTHERS_ASKED if others_asked else RUNNING_LOW
         pauses = [self._heartbeat, BUSY if busy else self._idle]
         pauses.append(max(BUSY, self._overdue_in))
         if not busy and proof_at > self._sent_at:
@@ -138,6 +139,8 @@ class Pace:
         if waiting:
             # A worker that runs low may claim at once what it enqueues.
             pauses.append(RUNNING_LOW if not busy or (low and enqueues) else self._flush)
+        if low and self._more:
+            pauses.append(soon)
         if low and self._next_due is not None:
-            pauses.append(max(self._soonest, self._next_due))
+            pauses.append(max(soon, self._next_due))
         return max(0.0, min(min(pauses) - since, max(within, IDLE_FIRST - since)))

@@ -347,6 +347,7 @@ class ShardSession:
             urgent=demand.urgent,
             waiting=waiting > 0 or is_news,
             enqueues=self.outgoing.bytes > 0,
+            others_asked=bool(self._others) and demand.low and not self.share(demand)[0],
             many=waiting >= MAX_OPERATIONS,
             # A worker that runs low is busy as soon as a shard that has enough has answered.
             busy=run.worker.is_busy()
