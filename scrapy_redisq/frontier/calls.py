@@ -100,9 +100,12 @@ def crawl(run: str, terms: RunTerms = ANY_RUN, since: int = JUST_NOW, lost: int 
     """A worker, on shard 0, which decides: it comes into the unfinished run, or begins one, which
     is then called ``run``. ``since``: when the worker was started, in us by the shard's clock;
     ``lost``: when a run began that the shard has lost and others have."""
+    return {"intent": "crawl", "run": run, "since": since, "lost": lost, **_said(terms)}
+
+
+def _said(terms: RunTerms) -> Intent:
     growth = {f"max_{name}": str(most or "") for name, most in asdict(terms.growth).items()}
-    of_run = {name: value for name, value in asdict(terms).items() if name != "growth"}
-    return {"intent": "crawl", "run": run, "since": since, "lost": lost, **of_run, **growth}
+    return {name: value for name, value in asdict(terms).items() if name != "growth"} | growth
 
 
 def produce(run: str, *, keep_seen: bool = False, keep_config: bool = False) -> Intent:
@@ -119,10 +122,10 @@ def follow(first: Joined, *, begun: bool = False) -> Intent:
     return {"intent": "follow", **of_first, "begun": begun}
 
 
-def come_back(run: str, former: str) -> Intent:
+def come_back(run: str, former: str, terms: RunTerms | None = None) -> Intent:
     """A worker that was taken for dead comes back into ``run``, if that is still there. ``former``:
-    its id until then."""
-    return {"intent": "return", "run": run, "former": former}
+    its id until then. Shard 0 is told the ``terms`` again: it may have forgotten them."""
+    return {"intent": "return", "run": run, "former": former, **(_said(terms) if terms else {})}
 
 
 class Registration(Struct, frozen=True):

@@ -141,7 +141,8 @@ class Worker:
         if former:
             joined = self.joined
             for session in former:
-                intent = calls.come_back(joined.run, session.worker_id)
+                terms = None if session.shard else self.terms
+                intent = calls.come_back(joined.run, session.worker_id, terms)
                 call = calls.join(self.name, session.shard, intent, self.config, registration)
                 execute(self.client, call)
         else:

@@ -237,6 +237,13 @@ class TestNamed:
         assert anew.joined.name == frontier.status()["run_name"] == "tuesday"
         assert crawl(anew) == []
 
+    def test_a_name_that_is_forgotten(self, client: redis.Redis) -> None:
+        """A server has lost it with its last words: who returns says again what it said."""
+        worker = join(client, THREE, terms=RunTerms("monday", keep_seen=True))
+        client.hdel(key("meta"), "name", "keep_seen")
+        worker.rejoin()
+        assert client.hmget(key("meta"), "name", "keep_seen") == [b"monday", b"1"]
+
 
 # --- what a run has of the one before ----------------------------------------------------------
 
@@ -283,6 +290,18 @@ class TestKeepSeen:
         assert heir.joined.run == first.joined.run
         assert send(heir, *"abcdef") == 2
         assert crawl(heir) == [*"abcdef"]
+        check(client, THREE)
+
+    def test_a_reset_that_ends_halfway(self, client: redis.Redis) -> None:
+        """Nothing of the run comes back, though most shards do not know of the reset."""
+        send(join(client, THREE, terms=KEEP_SEEN), *"abcdef")
+        reset = Under(client, runs.reset(NAME, range(3), force=True))
+        while state(client) != "resetting" or client.hexists(key("meta"), "generation"):
+            assert reset.go(1)
+        assert client.hget(key("meta", 1), "state") == b"open"
+        heir = join(client, THREE, terms=KEEP_SEEN)
+        assert send(heir, *"abz") == 3
+        assert crawl(heir) == [*"abz"]
         check(client, THREE)
 
     def test_what_resume_false_forgets(self, client: redis.Redis, frontier: Frontier) -> None:

@@ -17,7 +17,7 @@
 --          own is older; 0: there is none); crawl and push: keep_seen; push: keep_config (also a
 --          new run takes the stored one, and what was seen if the last worker kept that); follow:
 --          began (us), inherits, begun (shard 0 knows that this one has begun the run); return:
---          former (its id until then)
+--          former (its id until then), on shard 0 also what crawl says of the run
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       begun (shards that have begun it for good), generation, trash (dupefilters
@@ -154,12 +154,14 @@ elseif decision ~= 'resume' and decision ~= 'begin' and decision ~= 'renew' then
 end
 local resumes = decision == 'resume'
 
--- A new run inherits from the one before: nothing, "seen" URLs and dead letters, or "all".
+-- A new run inherits from the one before: nothing, "seen" URLs and dead letters, or "all". One that
+-- people have reset leaves nothing, though other shards may still have all.
+local was_reset = meta.state == 'resetting' and not meta.generation
 local inherits = meta.inherits or ''
 if not resumes then
   inherits = decision == 'renew' and 'all' or ''
   if intent == 'follow' then inherits = input.inherits
-  elseif decision == 'begin' and input.keep_seen then inherits = 'seen' end
+  elseif decision == 'begin' and input.keep_seen and not was_reset then inherits = 'seen' end
 end
 local keeps_seen = inherits ~= '' and meta.generation
 if goes_on then inherits = 'all' end
@@ -260,7 +262,7 @@ end
 if not resumes and (intent == 'crawl' or intent == 'push') then
   past().mark('began', input.worker, name ~= '' and name or input.run)
 end
-if intent == 'crawl' then
+if input.name then -- on shard 0 it is said again by who returns: the server may have forgotten it
   if name ~= '' then keep('name', name) end
   if input.keep_alive then keep('keep_alive', 1) end
   keep('feeds', input.feeds)
