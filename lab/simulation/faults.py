@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lab.simulation.plan import FEED, Fault
+from lab.simulation.plan import FEED, STRANGE, Fault
 from lab.simulation.server import FATES, META, SimulatedServer
 from lab.simulation.site import RETRY_TIMES
 from lab.simulation.workers import Worker
@@ -152,7 +152,7 @@ class Faults:
         soon = self._time.now + SOON
         loses = any(one.kind in losing and one.at < soon for one in self._plan.faults)
         if ours and not loses and not self._world.is_complete():
-            self._world.start_worker(of="another crawl")
+            self._world.start_worker(**STRANGE)
 
     async def _join(self, fault: Fault, worker: Worker) -> None:
         self._world.start_worker()

@@ -111,6 +111,10 @@ class Network:
         self.primaries[self.primaries.index(old)] = new
         return True
 
+    @property
+    def is_split(self) -> bool:
+        return bool(self._split)
+
     def end_split(self, old: SimulatedServer) -> None:
         """It learns of it, and is a replica now."""
         new = self._replica.pop(old)

@@ -79,8 +79,14 @@ class People:
         await self._say(f"push {number}", lambda frontier: frontier.push([request]))
 
     async def reset(self) -> None:
-        """Delete the frontier, whoever works on it."""
-        await self._say("", lambda frontier: frontier.reset(force=True))
+        """Delete the frontier, whoever works on it; but not on an old primary."""
+
+        def reset(frontier: Frontier) -> None:
+            if self._world.network.is_split:
+                raise Waits
+            frontier.reset(force=True)
+
+        await self._say("", reset)
 
     async def requeue(self) -> int:
         """Requeue all dead letters, once; -> how many."""

@@ -72,6 +72,9 @@ stream; its lines; and how many virtual seconds without work end the crawl."""
 RECURRING, EVERY = ("every0", "every1"), 3.0
 """Requests that come again, and how many virtual seconds after they were finished."""
 
+STRANGE = {"of": "another crawl"}
+"""Arguments of another crawl on the same name."""
+
 OF_SLOTS = frozenset({"limits", "rate", "narrow", "retry_after", "rival", "slot_budget"})
 """Features that only a crawl with slots keeps to."""
 

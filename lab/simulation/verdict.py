@@ -51,6 +51,8 @@ VOIDING = (
 )
 """Faults by which the leases of a worker that lives may be void."""
 
+CAME_IN = "came in when this worker had decided to end"
+
 CLOSING = 10.0
 """Virtual seconds that a worker takes to close at most: REDISQ_CLOSE_TIMEOUT, or while it looks
 whether it is the last one."""
@@ -86,8 +88,7 @@ def judge(world: World) -> list[str]:
     # Without a shard's run nobody can go on, and each worker says so.
     lost_shard = any(isinstance(worker.error, ShardLost) for worker in world.workers)
     by_clock = world.lost_run and world.met["clock"]  # the run looks older than it is
-    by_reset = world.met["reset"] and world.met["failover"]  # of shards by their old primary
-    if lost_shard and (world.met["damage"] or by_clock or by_reset):
+    if lost_shard and (world.met["damage"] or by_clock):
         return [problem for problem in problems if "a traceback" in problem]
     letters = dead_letters(world)
     if world.met["damage"]:
@@ -167,6 +168,10 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
     problems = []
     for at, number, missing in world.early:
         if world.faults.near(LEFT_TO_DO, at - CLOSING, math.inf):
+            continue
+        # It has found all done, and the server forgot that; people are told.
+        is_told = any(f"w{number} WARNING" in one and CAME_IN in one for one in world.events)
+        if is_told and world.faults.near(LOSING, at - CLOSING, at):
             continue
         left = {
             key
@@ -296,6 +301,7 @@ def _fetches(world: World) -> list[str]:
         expected += "?hidden0" in name and "kept_tries" in world.plan.features
         if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
             expected = sum(f"shared{one.shared}" in name for one in site.pages)
+            expected += len(site.sent_away)  # its page is left for later then
         if "?own" in name:  # nor can this: it is each worker's own
             expected = len(world.workers)
         more = max(0, hits - expected * len(world.network.begun))
@@ -355,7 +361,8 @@ def _given_back(world: World) -> int:
     closes = "close_spider" in features and world.site.closed
     if not (closes or set(FAULTS) & world.met.keys()):
         return 0
-    found = (1 + closes) * most
+    back = sum(one.reason != "finished" for one in world.workers)
+    found = (max(1, back) + closes) * most
     if {"sink_away", "sink_slow", "refused_rows", *KEPT} & {*world.met, *features}:
         found += 4 * len(world.workers) * most  # pages that wait for a sink, or for these
     return found
@@ -379,6 +386,8 @@ def _workers(world: World) -> list[str]:
         told = isinstance(worker.error, FrontierCorrupt) or worker.reason in DAMAGED
         if world.met["damage"] and told:
             continue
+        if world.met["reset"] and isinstance(worker.error, ShardLost):
+            continue  # it has joined meanwhile
         if worker.error is not None:
             problems.append(f"w{worker.number} ended with {worker.error!r}")
         elif worker.reason == "slots_set_aside" and "REDISQ_SLOT_GIVE_UP" in world.plan.settings:

@@ -27,10 +27,10 @@ from lab.simulation.faults import Faults, Happened
 from lab.simulation.letters import Letter, dead_letters
 from lab.simulation.network import Network
 from lab.simulation.people import People
-from lab.simulation.plan import EVERY, FEED, LINES, RECURRING, Plan
+from lab.simulation.plan import EVERY, FEED, LINES, RECURRING, STRANGE, Plan
 from lab.simulation.site import Site
 from lab.simulation.workers import AGE, Log, Worker, copied, run_of, settings_of
-from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.errors import ConfigurationMismatch, RedisqError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -332,7 +332,9 @@ class World:
                 if len(self.workers) >= MOST_WORKERS:
                     self.problems.append("no worker ends the run")
                     return
-                self.start_worker()
+                last = self.workers[-1]
+                others = isinstance(last.error, ConfigurationMismatch) and not last.is_strange
+                self.start_worker(**(STRANGE if others else {}))  # who goes on with their run
                 alone_since = self.clock.now
         self.ended_at = self.clock.now
 
