@@ -98,7 +98,7 @@ def test_a_bad_server(redisq: Redisq, redis_server: RedisServer) -> None:
 BUSY = """
 local sum = 0
 for i = 1, 4e7 do sum = sum + i end
-for i = 1, 40 do
+for i = 1, 300 do
   local row = {}
   for n = 1, 1000 do row[n] = n * 7919 % 1000 .. ":" .. i end
   redis.call('RPUSH', KEYS[1], unpack(row))
