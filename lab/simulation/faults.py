@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lab.simulation.clock import WORKER
 from lab.simulation.plan import FEED, STRANGE, Fault
 from lab.simulation.server import FATES, META, SimulatedServer
 from lab.simulation.site import RETRY_TIMES
@@ -254,11 +255,15 @@ class Faults:
 
     async def _messages(self, fault: Fault, worker: Worker) -> None:
         share = self._chance.choice([0.05, 0.2, 0.4])
+        voided: dict[int, float] = {}  # a worker does not get other leases with each message
 
         def fate(command: Any) -> str:
             if self._chance.random() >= share:
                 return ""
-            self._world.voided += 2 * self._plan.settings["CONCURRENT_REQUESTS"]
+            number = process.number if (process := WORKER.get()) else 0
+            if self._time.now >= voided.get(number, 0.0):
+                voided[number] = self._time.now + 1.0
+                self._world.voided += 2 * self._plan.settings["CONCURRENT_REQUESTS"]
             return self._chance.choice(FATES)
 
         await self._during(fault, self._some_servers(fault), fate=(fate, lambda command: ""))

@@ -152,6 +152,12 @@ class Network:
         posts = any(server.redis.keys("redisq:{sim*:post") for server in self.primaries)
         return len(counts) > 0 and not posts and all(one <= two for one, two in counts)
 
+    def is_starting(self) -> bool:
+        """Whether a worker has start requests of its own to do, as far as each shard tells."""
+        redis = (server.redis for server in self.primaries)
+        keys = ((one, key) for one in redis for key in one.keys("redisq:{sim*:counts"))
+        return any(int(one.hget(key, "starting") or 0) > 0 for one, key in keys)
+
     # News
 
     def listen(self, listener: PubSub) -> None:

@@ -147,7 +147,8 @@ class People:
         try:
             server = open_server(self._world.network.url)
             server.wait()
-            with Frontier(server, "sim", self._world.config()) as frontier:
+            config, settings = self._world.config(), self._world.settings()
+            with Frontier(server, "sim", config, settings=settings) as frontier:
                 told = action(frontier)
         except (redis.RedisError, RedisqError, Waits) as error:
             self._world.say(f"a person is told: {error!r:.200}")

@@ -58,6 +58,7 @@ FEATURES = {
     "fails_again": 0.2,
     "copies": 0.2,
     "kept_tries": 0.3,
+    "wide": 0.2,
 }
 """What a spider or its site may do -> how often one does."""
 
@@ -75,7 +76,7 @@ RECURRING, EVERY = ("every0", "every1"), 3.0
 STRANGE = {"of": "another crawl"}
 """Arguments of another crawl on the same name."""
 
-OF_SLOTS = frozenset({"limits", "rate", "narrow", "retry_after", "rival", "slot_budget"})
+OF_SLOTS = frozenset({"limits", "rate", "narrow", "wide", "retry_after", "rival", "slot_budget"})
 """Features that only a crawl with slots keeps to."""
 
 FAULTS = {

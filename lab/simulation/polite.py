@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections import defaultdict
 
 from lab.simulation.clock import BOOTED
-from lab.simulation.faults import TAKEN_FOR_DEAD
+from lab.simulation.faults import LOSING, TAKEN_FOR_DEAD
 from lab.simulation.site import BURST, DELAY, RATE, RETRY_AFTER
+from lab.simulation.workers import WIDE
 from lab.simulation.world import RIVAL, World
 
 TOLERANCE = 0.9
 """Share of a delay that two starts at a host must be apart."""
 
-WORDLESS = (*TAKEN_FOR_DEAD, "kill")
-"""Faults by which others are not told of what a worker has heard."""
+WORDLESS = (*TAKEN_FOR_DEAD, "kill", "clock")
+"""Faults by which others are not told of what a worker has heard, or not for how long it holds."""
+
+FORGETTING = (*LOSING, "lost_script", "reset")
+"""Faults by which a server forgets what it was told."""
 
 
 def rudeness(world: World) -> list[str]:
     """Limits that were not kept, and hosts that were not left alone."""
-    if world.met["clock"]:
-        return []  # a step of the server's clock ends all that is timed by it
     problems = []
     for host, own in world.site.begun.items():
         begun = sorted([*own, *world.site.rivals[host]])
@@ -49,7 +53,7 @@ def _paused(world: World) -> list[str]:
     paused go on."""
     problems = []
     for slot, start, end in world.people.pauses:
-        if world.faults.near((*WORDLESS, "reset"), start, end):
+        if world.faults.near(FORGETTING, start, end):
             continue
         # After a loss a person resumes again what somebody else has paused meanwhile.
         resumed = [at for one, at in world.people.resumed if one == slot and at > start]
@@ -60,6 +64,7 @@ def _paused(world: World) -> list[str]:
             and start + 1.1 < at - BOOTED < min([end, *resumed])
             and worker != RIVAL
             and (slot or "?side" not in name)
+            and not world.faults.near(TAKEN_FOR_DEAD, at - BOOTED)
         ]
         if begun:
             problems.append(f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}")
@@ -87,11 +92,14 @@ def _rate(host: str, begun: list[float]) -> list[str]:
 
 def _concurrency(world: World) -> list[str]:
     """Who is taken for dead, or of whom the server forgot, does not count."""
-    if "narrow" not in world.plan.features:
-        return []
-    crowded = [at for at, host in world.site.crowded if host == "h1.sim"]
-    crowded = [at for at in crowded if not world.faults.near(TAKEN_FOR_DEAD, at)]
-    return [f"rude: two downloads at once at h1.sim, at {crowded[:5]}"] if crowded else []
+    most: dict[str, float] = defaultdict(
+        lambda: WIDE if "wide" in world.plan.features else math.inf
+    )
+    if "narrow" in world.plan.features:
+        most["h1.sim"] = 1
+    crowded = [one for one in world.site.crowded if one[2] >= most[one[1]]]
+    crowded = [one for one in crowded if not world.faults.near((*TAKEN_FOR_DEAD, "clock"), one[0])]
+    return [f"rude: too many downloads at once: {crowded[:5]}"] if crowded else []
 
 
 def _retry_after(world: World) -> list[str]:
@@ -122,6 +130,9 @@ def _is_resumed(world: World, moment: float, host: str, seconds: float) -> bool:
 
 def _is_forgotten(world: World, moment: float) -> bool:
     """The server may have lost the starts before this one, and a worker learns that, and that what
-    it holds is void, when it speaks with the server the next time."""
+    it holds is void, when it speaks with the server the next time. A step of the server's clock
+    ends all that is timed by it."""
     late = world.plan.settings["REDISQ_LEASE_TTL"] / 4 + 1.0
-    return any(start <= moment - BOOTED <= end + late for start, end in world.losses)
+    at = moment - BOOTED
+    lost = any(start <= at <= end + late for start, end in world.losses)
+    return lost or world.faults.near(("clock",), at)

@@ -133,8 +133,9 @@ class Site:
         """Requests whose last answer was a failure, and when that was."""
         self.hasty: list[tuple[float, str]] = []
         """When one was tried again too soon."""
-        self.crowded: list[tuple[float, str]] = []
-        """When more than one went on at a host, as a worker that lives would know."""
+        self.crowded: list[tuple[float, str, int]] = []
+        """When one began at a host where others went on, as a worker that lives would know, and how
+        many."""
         self.away: dict[str, float] = {}
         """Hosts that answer nothing but 503, and when they first did: infinity, not yet."""
         self.pressed: list[tuple[float, str]] = []

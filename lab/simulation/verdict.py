@@ -13,9 +13,9 @@ from lab.simulation.letters import Letter, dead_letters, over_budgets, refused_p
 from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING
 from lab.simulation.polite import TOLERANCE, rudeness
 from lab.simulation.server import SimulatedServer
-from lab.simulation.site import NEVER
+from lab.simulation.site import NEVER, RETRY_TIMES
 from lab.simulation.workers import AGE
-from lab.simulation.world import END, LAST, World
+from lab.simulation.world import END, LAST, RIVAL, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, ShardLost
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.outgoing import MAX_BYTES
@@ -36,9 +36,6 @@ cut off or not heard at their end, or whose end a server has forgotten."""
 DAMAGED = {"frontier_corrupt", "frontier_lost"}
 """With which it may end after somebody has damaged a key."""
 
-REASONS = {"finished", "shutdown", "enough"}
-"""With which a worker may end that was not refused."""
-
 LEFT_TO_DO = ("reset", "requeue")
 """Faults by which something is left to do that was done."""
 
@@ -50,6 +47,9 @@ VOIDING = (
     *("failover", "host_dies"),
 )
 """Faults by which the leases of a worker that lives may be void."""
+
+UNHEARD = ("outage", "restart", "full")
+"""Faults by which a worker learns that later."""
 
 CAME_IN = "came in when this worker had decided to end"
 
@@ -76,8 +76,21 @@ LATE = 2.0
 DEAD_FETCHER = 30.0
 """Virtual seconds for which a robots.txt is waited for whose fetcher has died, or was forgotten."""
 
-SLACK = 60.0
-"""Virtual seconds from the last page and the last fault to the end, beside the lease TTL."""
+SLACK = 30.0
+"""Virtual seconds from one page, fault or start of a worker to the next one, and to the end, beside
+the lease TTL."""
+
+UNSETTLING = (
+    *("kill", "stop", "stop_twice", "leave", "told_to_stop", "quiet", "freeze", "cut", "messages"),
+    *("outage", "restart", "full", "clock", "lost_tail", "lost_script", "failover", "host_dies"),
+    *("reset", "stranger"),
+    *("host_away", "requeue") * (RETRY_TIMES + 1),
+)
+"""Faults by each of which one page may be fetched again, as often as it is here; where it fails
+when it is fetched once more, twice as often."""
+
+REFUSED = ("budget", "deliveries")
+"""Reasons of a page's dead letter by which nothing that it asks for is there."""
 
 
 def judge(world: World) -> list[str]:
@@ -113,12 +126,28 @@ def judge(world: World) -> list[str]:
         bound += REWIND
     if "lines" in world.plan.features:
         bound += MAX_IDLE + world.plan.settings["REDISQ_LEASE_TTL"]
+    if "robots" in world.plan.features:
+        bound += DEAD_FETCHER
     world.late = world.ended_at - last
     if not set(FAULTS) & world.met.keys():
         problems += _calm(world)
+    if (stall := _longest_stall(world))[0] > bound:
+        problems.append(f"slow: nothing was done for {stall[0]:.1f} s, from {stall[1]:.2f} s")
     if world.late > bound:
         problems.append(f"slow: over {world.late:.1f} s after the last page or fault")
     return problems
+
+
+def _longest_stall(world: World) -> tuple[float, float]:
+    """How long nothing was fetched at most, and nobody did anything, and since when."""
+    moments = [
+        *(at - BOOTED for at, *_ in world.site.log),
+        *(one.started_at for one in world.workers),
+        *(moment for one in world.happened for moment in (one.since, one.until)),
+        *(moment for _, start, end in world.people.pauses for moment in (start, end)),
+    ]
+    moments = sorted(moment for moment in moments if moment < math.inf)
+    return max(((end - start, start) for start, end in itertools.pairwise(moments)), default=(0, 0))
 
 
 def _calm(world: World) -> list[str]:
@@ -161,13 +190,14 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
     """Nobody closes as finished while something is left. Not asked where a key is damaged: what is
     lost then is lost for all, see `_said`."""
     letters = [*letters, *world.former_letters]
-    explained = {letter.url for letter in letters}
+    explained = _explaining(letters)
     required, excused = world.site.expected(refused_pages(letters))
     # The dead letters of a run that is not complete go when another one is begun in its place.
-    is_forgotten = _begins_anew(world) and len(world.network.begun) > 1
+    refuses = {"slot_budget", "page_budget"} & world.plan.features or world.met["kill"]
+    is_forgotten = _begins_anew(world) and len(world.network.begun) > 1 and refuses
     problems = []
     for at, number, missing in world.early:
-        if world.faults.near(LEFT_TO_DO, at - CLOSING, math.inf):
+        if world.faults.near(LEFT_TO_DO, at - CLOSING, at):
             continue
         # It has found all done, and the server forgot that; people are told.
         is_told = any(f"w{number} WARNING" in one and CAME_IN in one for one in world.events)
@@ -208,11 +238,11 @@ def _items(world: World, letters: list[Letter]) -> list[str]:
         world.table.update(world.table_before)  # the run that it was for is lost
     # Nobody asks again for a push, or a line of a feed.
     explained = {one.url for one in world.former_letters if "?" in one.url}
+    explaining = explained | _explaining(letters)
     explained |= {letter.url for letter in letters}
     told = [(letter.url, letter.reason) for letter in letters[:9]]
     problems = []
-    # A page that raises may be dead before all that it asks for was stored: its links are known.
-    missing = {key for key in keys - set(world.table) if not _is_explained(world, key, explained)}
+    missing = {key for key in keys - set(world.table) if not _is_explained(world, key, explaining)}
     if missing:
         problems.append(f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {told}")
     elsewhere = ("idle", "pushed", "line", "every")
@@ -245,9 +275,23 @@ def _twice(world: World) -> list[str]:
         for key, keys in world.rows.items()
         if len(keys) > 1
         and not key.startswith(anew)
-        and not ((of := key.partition(".")[0]).isdecimal() and int(of) in starts)
+        and not (
+            (of := key.partition(".")[0]).isdecimal()
+            and int(of) in starts
+            and len(keys) <= _ways(world, int(of))
+        )
     }
     return [f"twice: rows of {sorted(several.items())[:8]}"] if several else []
+
+
+def _ways(world: World, number: int) -> int:
+    """By how many requests of other names a run may come to a page: the start requests that lead
+    to it, a link to it, and each page that is redirected to it."""
+    site = world.site
+    urls = site.requests_of(number)
+    of_starts = sum(site.pages[one].url in urls for one in site.starts)
+    linked = {site.pages[link].url for page in site.pages for link in page.links}
+    return of_starts + len(linked & urls)
 
 
 def _lines(world: World) -> set[str]:
@@ -255,9 +299,8 @@ def _lines(world: World) -> set[str]:
     the last second of a server, is lost."""
     deaths = [one.since for one in world.happened if one.kind in DEATHS]
     dies = any(at <= death < at + TOGETHER for _, at in world.losses for death in deaths)
-    lost = (
-        _begins_anew(world) or world.lost_run or dies or (world.plan.masters > 1 and world.losses)
-    )
+    anew = _begins_anew(world) and len(world.network.begun) > 1
+    lost = anew or world.lost_run or dies or (world.plan.masters > 1 and world.losses)
     is_fed = "lines" in world.plan.features and not lost
     return {f"line{n}" for n in range(LINES)} if is_fed else set()
 
@@ -271,6 +314,12 @@ def _said(world: World, problems: list[str]) -> list[str]:
 def _begins_anew(world: World) -> bool:
     """A worker that finds no other one begins anew, whatever is left."""
     return world.plan.settings.get("REDISQ_RESUME") is False
+
+
+def _explaining(letters: list[Letter]) -> set[str]:
+    """URLs of dead letters by which something is missing. What a page asks for that fails later is
+    there: `Site.expected` knows of that."""
+    return {one.url for one in letters if not one.is_page or one.reason in REFUSED}
 
 
 def _is_explained(world: World, key: str, dead: set[str]) -> bool:
@@ -304,25 +353,44 @@ def _fetches(world: World) -> list[str]:
             expected += len(site.sent_away)  # its page is left for later then
         if "?own" in name:  # nor can this: it is each worker's own
             expected = len(world.workers)
-        more = max(0, hits - expected * len(world.network.begun))
+        runs = len(world.network.begun)
+        if "REDISQ_KEEP_SEEN" in world.plan.settings and not world.lost_run:
+            runs = runs if site.is_of_start(page.number) else 1
+        more = max(0, hits - expected * runs)
         again += more
         most_again[name] = more
     allowed = world.voided + _given_back(world)
     problems = []
+    most = most_again.most_common(5)
     if again > allowed:
-        most = most_again.most_common(5)
         problems.append(f"doubled: {again} fetches more, {allowed:.0f} allowed: {most}")
+    unsettled = sum(UNSETTLING.count(one.kind) for one in world.happened)
+    if most and most[0][1] > 2 * (unsettled + 1):
+        problems.append(f"doubled: {most}, for {unsettled} reasons")
+    robots = Counter(
+        host for _, host, name, worker in site.log if name == "robots.txt" and worker != RIVAL
+    )
+    for host, times in robots.items():
+        alone = len(world.workers) * world.met["full"]  # where it cannot be stored
+        if times > len(world.network.begun) + unsettled + alone:
+            problems.append(f"doubled: {times} fetches of {host}/robots.txt, {unsettled} reasons")
     if world.network.largest > MAX_BYTES * 1.2:
         problems.append(f"an exchange of {world.network.largest} bytes")
     # One that holds nothing may find the run completed by others.
-    voids = [event.split()[:2] for event in world.events if "leases are void" in event]
-    void = {worker for at, worker in voids if float(at) < world.completed_at}
-    twice = [one for one in site.at_once if f"w{one[2]}" not in void]
+    voids = [one for one in _voids(world) if one[0] < world.completed_at]
+    twice = [
+        one
+        for one in site.at_once
+        if not any(
+            number == one[2] and abs(at - (one[0] - BOOTED)) < CLOSING for at, number in voids
+        )
+    ]
     twice = [one for one in twice if not world.faults.near(TWICE, one[0] - BOOTED)]
-    if twice and not world.lost_run:  # of which a shard may have what is asked for again
+    # A shard that still has the run may have what is asked for again.
+    if twice and not (world.lost_run and world.plan.masters > 1):
         problems.append(f"doubled: a worker fetches what it is fetching: {twice[:5]}")
-    if void and not any(map(world.met.get, VOIDING)):
-        problems.append(f"taken for dead: {sorted(void)}")
+    if void := [one for one in voids if not _may_be_void(world, one[0])]:
+        problems.append(f"taken for dead: {void[:5]}")
     is_named = "REDISQ_RUN" in world.plan.settings and not _begins_anew(world)
     if is_named and len(world.network.begun) > 1 and not world.lost_run:
         problems.append(f"{len(world.network.begun)} runs of one name")
@@ -361,11 +429,25 @@ def _given_back(world: World) -> int:
     closes = "close_spider" in features and world.site.closed
     if not (closes or set(FAULTS) & world.met.keys()):
         return 0
-    back = sum(one.reason != "finished" for one in world.workers)
+    void = {number for _, number in _voids(world)}
+    back = sum(one.reason != "finished" or one.number in void for one in world.workers)
     found = (max(1, back) + closes) * most
     if {"sink_away", "sink_slow", "refused_rows", *KEPT} & {*world.met, *features}:
-        found += 4 * len(world.workers) * most  # pages that wait for a sink, or for these
+        found += 4 * back * most  # pages that wait for a sink, or for these
     return found
+
+
+def _may_be_void(world: World, moment: float) -> bool:
+    """Whether the leases of a worker that lives may be. It learns that when it is answered, and an
+    idle one asks each five seconds."""
+    happened = any(one.kind in VOIDING and one.since <= moment for one in world.happened)
+    return happened and world.faults.near((*VOIDING, *UNHEARD), moment - CLOSING, moment)
+
+
+def _voids(world: World) -> list[tuple[float, int]]:
+    """When workers said that their leases are void."""
+    said = [event.split()[:2] for event in world.events if "leases are void" in event]
+    return [(float(at), int(worker.removeprefix("w"))) for at, worker in said]
 
 
 def _workers(world: World) -> list[str]:
@@ -388,13 +470,16 @@ def _workers(world: World) -> list[str]:
             continue
         if world.met["reset"] and isinstance(worker.error, ShardLost):
             continue  # it has joined meanwhile
+        reasons = {
+            "finished": True,
+            "shutdown": bool(worker.stopped or world.met["told_to_stop"]),
+            "enough": world.site.closed,
+            "slots_set_aside": "REDISQ_SLOT_GIVE_UP" in world.plan.settings,
+            "frontier_lost": may_be_lost,
+        }
         if worker.error is not None:
             problems.append(f"w{worker.number} ended with {worker.error!r}")
-        elif worker.reason == "slots_set_aside" and "REDISQ_SLOT_GIVE_UP" in world.plan.settings:
-            continue
-        elif worker.reason not in REASONS and not (
-            worker.reason == "frontier_lost" and may_be_lost
-        ):
+        elif not reasons.get(worker.reason):
             problems.append(f"w{worker.number} closed with {worker.reason!r}")
     return problems
 
@@ -412,7 +497,8 @@ def _redis(world: World) -> list[str]:
         keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
         unheard = world.faults.near([*LOSING, "cut", "messages"], world.closed_at)
-        is_left = "keep_alive" in world.plan.features or unheard
+        dies = any(one.process.dead for one in world.workers)
+        is_left = ("keep_alive" in world.plan.features and dies) or unheard
         may = GONE if is_left else set()
         if world.met["quiet"] or world.met["told_to_stop"]:  # which is kept for a worker's return
             may = may | {"worker"}

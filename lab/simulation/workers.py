@@ -43,6 +43,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+WIDE = 2
+"""Downloads at each host at a time, if there is a limit."""
+
+
 def settings_of(plan: Plan, url: str) -> dict[str, Any]:
     """Those of a plan's project, with the server at ``url``."""
     settings = {**SETTINGS, "REDISQ_URL": url, **plan.settings}
@@ -52,6 +56,9 @@ def settings_of(plan: Plan, url: str) -> dict[str, Any]:
         settings["REDISQ_KEEP_ALIVE"] = True
     if "robots" in plan.features:
         settings["ROBOTSTXT_OBEY"] = True
+    if "wide" in plan.features:
+        settings["REDISQ_SLOT_CONCURRENCY"] = WIDE
+        settings["REDISQ_MAX_LEASES"] = (0, 1, 3)[plan.seed % 3]
     slots = copy.deepcopy(plan.settings.get("REDISQ_SLOT_LIMITS", {}))
     if "rate" in plan.features:
         slots.setdefault("h0.sim", {}).update(rate=f"{RATE * 60:.0f}/m", burst=BURST)

@@ -143,10 +143,13 @@ class World:
     def _runner(self) -> AsyncCrawlerRunner:
         return AsyncCrawlerRunner(settings_of(self.plan, self.network.url))
 
-    def config(self) -> FrontierConfig:
+    def settings(self) -> RedisqSettings:
         """What a push finds in the project."""
+        return RedisqSettings.read(self._runner.settings)
+
+    def config(self) -> FrontierConfig:
         kind = "exact" if "Exact" in self.plan.settings["DUPEFILTER_CLASS"] else "bloom"
-        return RedisqSettings.read(self._runner.settings).frontier_config(dupefilter=kind)
+        return self.settings().frontier_config(dupefilter=kind)
 
     def start_worker(self, **arguments: str) -> Worker:
         process = Process(len(self.workers) + 1)
@@ -237,7 +240,7 @@ class World:
 
     def kill(self, worker: Worker) -> None:
         self.say(f"w{worker.number} is killed")
-        self.void()
+        self.void(most=sum(number == worker.number for *_, number in self.site.log))
         worker.process.kill()
 
     async def killed_by(self, process: Process | None) -> None:
@@ -268,21 +271,20 @@ class World:
     def downloads(self, host: str) -> None:
         """A download begins at a host. Of one that is away all know within a second."""
         active = self.site.active
-        goes_on = [
-            worker.number
+        number = sum(
+            active[host, worker.number]
             for worker in [*self.workers, *self.rivals]
-            if active[host, worker.number]
-            and worker.process.runs
+            if worker.process.runs
             and not any(worker.number in server.cut_off for server in self.network.servers)
-        ]
-        if goes_on:
-            self.site.crowded.append((self.clock.now, host))
+        )
+        if number:
+            self.site.crowded.append((self.clock.now, host, number))
             if self.clock.now > self.site.away.get(host, math.inf) + 1.1:
                 self.site.pressed.append((self.clock.now, host))
 
-    def void(self, workers: int = 1) -> None:
-        """What so many workers hold may be fetched again."""
-        self.voided += workers * 2 * self.plan.settings["CONCURRENT_REQUESTS"]
+    def void(self, workers: int = 1, most: float = math.inf) -> None:
+        """What so many workers hold may be fetched again, but no more than ``most``."""
+        self.voided += min(most, workers * 2 * self.plan.settings["CONCURRENT_REQUESTS"])
         self.last_fault = max(self.last_fault, self.clock.now)
 
     # The crawl
@@ -426,7 +428,8 @@ class World:
             return False
         # A worker that waits for a server has not read start().
         is_there = self.has_started and not any(one.away for one in self.network.primaries)
-        return is_there and self.network.is_done()
+        starting = self.alive() and self.network.is_starting()
+        return is_there and not starting and self.network.is_done()
 
     def _is_disturbed(self) -> bool:
         """Whether somebody does something, or a fault is to come or not over, or was just now."""
