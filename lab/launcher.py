@@ -234,7 +234,6 @@ def remember() -> None:
     # Each crawl reads the metadata of all that is installed, each connection those of redis.
     for read in ("entry_points", "version"):
         setattr(importlib.metadata, read, cache(getattr(importlib.metadata, read)))
-    importlib.import_module("scrapy_redisq.frontier.bitmap_layout").bitmap_layers(1e-6, 10**6)
 
 
 def prepare() -> None:

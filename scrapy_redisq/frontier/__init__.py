@@ -14,7 +14,7 @@
 ``shard_task``     the asyncio task that exchanges with one shard: ``trouble`` has the errors that
                    pass by themselves, ``round_trips`` counts how long exchanges take
 ``feed_lines``     lines of a feed, which any client of Redis fills
-``seen``           the dupefilters, ``bitmap_layout`` the shape of one
+``seen``           the dupefilters
 ``config``         the configuration of all workers; ``growth`` how large the frontier may become,
                    and how full its servers are
 ``limits``         the limits of a slot; ``slot_names`` how slots are called and which shard keeps

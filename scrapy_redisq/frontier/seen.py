@@ -3,7 +3,7 @@
 A backend is a Lua file of ``lua/shared/seen/``::
 
     redisbloom  scalable Bloom filters of the module, where it is loaded
-    bitmap      a scalable blocked Bloom filter on plain strings (`bitmap_layout`)
+    bitmap      a scalable blocked Bloom filter on plain strings
     exact       64-bit fingerprints in integer sets
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from scrapy_redisq.frontier.bitmap_layout import bitmap_layers
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.growth import server_state
 from scrapy_redisq.frontier.scripts import Client, execute
@@ -49,9 +48,6 @@ class SeenFilter(Struct, frozen=True):
 
     def parameters(self) -> list[str]:
         """The ``params`` of the Lua file's functions."""
-        if self.name == "bitmap":
-            layers = bitmap_layers(self.error_rate, self.capacity)
-            return [";".join(layer.text() for layer in layers)]
         # As texts: what Redis prints of a Lua number depends on its version.
         capacity = str(self.capacity)
         return [capacity] if self.name == "exact" else [repr(self.error_rate), capacity]

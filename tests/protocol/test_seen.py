@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from lab.servers import RedisServer, full
 from scrapy_redisq.frontier import admin, calls, runs
-from scrapy_redisq.frontier.bitmap_layout import bitmap_layers
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute, raw_string, source
 from scrapy_redisq.frontier.seen import (
@@ -224,10 +223,37 @@ def blocked_bloom_error(load: float) -> float:
     return total
 
 
+class Layer(NamedTuple):
+    """A layer of a bitmap filter, as its hash has it."""
+
+    blocks: int
+    blocks_per_segment: int
+    hashes: int
+    capacity: int
+    error: float
+
+    @property
+    def bytes(self) -> int:
+        return self.blocks * 128
+
+
+def layers_of(client: redis.Redis, rate: float, capacity: int, number: int) -> list[Layer]:
+    """The first layers of a filter, each of which is made when the one before is full."""
+    seen, shapes = make(client, "bitmap", rate, capacity), [""]
+    for n in range(number):
+        if n:
+            client.hset(BASE, "newest", 10**12)
+        seen.add([f"the first one of layer {n}"])
+        shapes = client.hget(BASE, "layers").decode().split(";")  # type: ignore[union-attr]
+        client.unlink(*client.keys(f"{BASE}:*"))
+    parts = (one.split() for one in shapes)
+    return [Layer(int(a), int(b), int(c), int(d), float(e)) for a, b, c, d, e in parts]
+
+
 @pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3, 0.1])
-def test_bitmap_shape(rate: float) -> None:
+def test_bitmap_shape(client: redis.Redis, rate: float) -> None:
     """Layers hold what was asked for, and their errors together stay below the rate."""
-    layers = bitmap_layers(rate, 1_000_000)
+    layers = layers_of(client, rate, 1_000_000, 30)
     assert layers[0].capacity >= 1_000_000
     assert sum(layer.error for layer in layers) < rate
     for layer in layers:
@@ -239,9 +265,9 @@ def test_bitmap_shape(rate: float) -> None:
 
 
 @pytest.mark.parametrize("capacity", [100_000, 1_000_000, 10_000_000])
-def test_bitmap_size(capacity: int) -> None:
+def test_bitmap_size(client: redis.Redis, capacity: int) -> None:
     """At 1e-6: 5 bytes a URL at the designed size, 9 when a layer was just made."""
-    layers = bitmap_layers(1e-6, capacity)
+    layers = layers_of(client, 1e-6, capacity, 7)
     assert layers[0].bytes / capacity <= 5
     for made in (layers[:n] for n in range(2, 8)):
         full_ones = sum(layer.capacity for layer in made[:-1])

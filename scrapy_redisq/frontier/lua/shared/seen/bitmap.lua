@@ -5,9 +5,15 @@
 --                                 newest layer), total, dropped (cursor of drop_keys())
 --           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;
 --                                 made when its first bit is set, at its full size
--- params    {shapes of all layers that there may ever be}, one string: layers joined by ";", each
---           "blocks blocks_per_segment k capacity error" (frontier/bitmap_layout.py computes
---           them). A layer keeps the shape it was made with.
+-- params    {error rate, capacity}, strings. They count when a layer is made.
+-- Shapes    "blocks blocks_per_segment k capacity error" of each layer, joined by ";". A layer keeps
+--           the shape it was made with.
+-- Growth    The first layer is a little larger than the designed size: at 1e-6 it then takes just
+--           under 5 bytes a URL, and two layers reach to about twice that size. Each layer costs a
+--           lookup. A new one is as large as PEAK allows, or else GROWTH of all before it.
+-- Error     Layer i may err at the rate / (i (i + 1)), whose sum stays below the rate however many
+--           there are: layers grow by a factor here, and so need less tightening than the halving of
+--           Almeida, Baquero, Preguica and Hutchison, "Scalable Bloom Filters" (2007).
 -- Layout    Fingerprint of 20 bytes: the first four choose the block, each further byte one of
 --           256 bits in one of the block's four quarters in turn, k of them. So a lookup reads
 --           one block a layer, and an insertion writes one block of the newest layer.
@@ -15,6 +21,11 @@
 
 local BLOCK = 128 -- bytes
 local WORDS = '<' .. string.rep('I4', BLOCK / 4)
+local HASHES = 16 -- bits per fingerprint: as many as 20 bytes give when four have chosen the block
+-- Most bytes a URL just after a new layer was made, over those of the full first layer: 8.9 bytes at
+-- 1e-6. Larger makes fewer layers, smaller less memory that waits to be filled.
+local PEAK = 1.95
+local GROWTH = 0.3
 local byte = string.byte
 
 -- Powers of two by exponent. Bits are tested and set by arithmetic: a call of the bit library
@@ -116,11 +127,33 @@ local function parts_of(fingerprint)
   return struct.unpack('>I4', fingerprint) / POWER[32], {byte(fingerprint, 5, 20)}
 end
 
-local function shape_of(params, number)
-  for shape in string.gmatch(params[1], '[^;]+') do
-    number = number - 1
-    if number == 0 then return shape end
+-- -> the shape of the layer behind `layers`
+local function next_shape(params, layers)
+  local number, total, bytes = #layers + 1, 0, 0
+  for _, layer in ipairs(layers) do
+    total, bytes = total + layer.capacity, bytes + layer.blocks * BLOCK
   end
+  local rate = tonumber(params[1]) / (number * (number + 1))
+  -- Fingerprints a block, on average, with which a layer errs at most so often: from 1e-12 on, and
+  -- never more than once in 100. 1 to 2 % less than the exact number, which tests work out.
+  local x = math.log10(math.min(rate, 0.01))
+  local load = 0.994 * 10 ^ (2.208493 + x * (0.153542 + x * (0.007001 + x * 0.000281)))
+  local wanted = 1.05 * tonumber(params[2])
+  if number > 1 then
+    local most = PEAK * layers[1].blocks * BLOCK / layers[1].capacity * total
+    wanted = math.max(GROWTH * total, (most - bytes) / BLOCK * load)
+  end
+  local blocks = math.ceil(wanted / load)
+  -- A power of two, so that a segment with its header just fits a size class of the allocator.
+  local segment = 4096
+  while segment < 33554432 and segment * 64 <= blocks * BLOCK do segment = segment * 2 end
+  local per_segment = segment / BLOCK - 1
+  -- Whole segments: each is allocated whole.
+  local segments = blocks / per_segment
+  segments = number == 1 and math.ceil(segments) or math.floor(segments + 0.5)
+  blocks = math.max(1, segments) * per_segment
+  local capacity = math.floor(blocks * load)
+  return string.format('%d %d %d %d %.6g', blocks, per_segment, HASHES, capacity, rate)
 end
 
 local function add(base, params, fingerprints)
@@ -129,14 +162,11 @@ local function add(base, params, fingerprints)
   for i = 1, #fingerprints do
     local place, bits = parts_of(fingerprints[i])
     if #layers == 0 or newest >= layers[#layers].capacity then
-      -- After the last shape (100,000 times the designed size) the last layer is overfilled.
-      local shape = shape_of(params, #layers + 1)
-      if shape then
-        layers[#layers + 1] = parse(base, #layers + 1, shape)
-        shapes = shapes == '' and shape or shapes .. ';' .. shape
-        newest = 0
-        redis.call('HSET', base, 'layers', shapes, 'newest', 0)
-      end
+      local shape = next_shape(params, layers)
+      layers[#layers + 1] = parse(base, #layers + 1, shape)
+      shapes = shapes == '' and shape or shapes .. ';' .. shape
+      newest = 0
+      redis.call('HSET', base, 'layers', shapes, 'newest', 0)
     end
     local seen = in_layers(layers, #layers - 1, place, bits)
     if not seen then
@@ -171,7 +201,7 @@ local function status(base, params)
   for _, layer in ipairs(layers) do
     capacity, loss = capacity + layer.capacity, loss + layer.rate
   end
-  if #layers == 0 then capacity = parse(base, 1, shape_of(params, 1)).capacity end
+  if #layers == 0 then capacity = parse(base, 1, next_shape(params, {})).capacity end
   return {total, capacity, tostring(loss)}
 end
 
