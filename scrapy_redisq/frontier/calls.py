@@ -378,10 +378,7 @@ requests that came lately."""
 FingerprintItem = msgspec.Raw | str | bool
 """A fingerprint as scripts take it; False stands for none."""
 
-EnqueueItem = (
-    tuple[int, msgspec.Raw, FingerprintItem, int]
-    | tuple[int, msgspec.Raw, FingerprintItem, int, int, str]
-)
+EnqueueItem = tuple[int, msgspec.Raw, FingerprintItem, int, int, FingerprintItem]
 """A request as ``lua/shared/enqueue.lua`` takes it: the number of its queue, entry, fingerprint,
 delay in ms; the set to ask (0: none), and its identity."""
 
@@ -399,10 +396,8 @@ def enqueue_item(
 
     ``asked``: which of the exact sets is asked about its ``identity``, 0 for none.
     """
-    item = queue, raw_string(entry), fingerprint_item(fingerprint), delay
-    if not asked or identity is None:
-        return item
-    return *item, asked, exact_member(identity)
+    to_ask = (asked, exact_member(identity)) if asked and identity else (0, False)
+    return queue, raw_string(entry), fingerprint_item(fingerprint), delay, *to_ask
 
 
 def fingerprint_item(fingerprint: bytes | str | None) -> FingerprintItem:

@@ -75,14 +75,14 @@ end
 local function ask_if_new(meta)
   local FINGERPRINT, ASKED, IDENTITY = 3, 5, 6
   -- Identities or fingerprints by set, and `of` which request each is.
-  local starts, recent, seen, answers, identified = {of = {}}, {of = {}}, {of = {}}, {}, {}
+  local starts, recent, seen, answers = {of = {}}, {of = {}}, {of = {}}, {}
+  local function ask(set, member, i)
+    set[#set + 1] = member
+    set.of[#set] = i
+  end
   for i, item in ipairs(input.enqueue) do
     answers[i] = 1
-    if item[FINGERPRINT] then
-      seen[#seen + 1] = item[FINGERPRINT]
-      seen.of[#seen] = i
-    end
-    if item[ASKED] then identified[#identified + 1] = i end
+    if item[FINGERPRINT] then ask(seen, item[FINGERPRINT], i) end
   end
   local function answer(asked, new)
     for i, number in ipairs(asked.of) do answers[number] = new[i] end
@@ -94,12 +94,9 @@ local function ask_if_new(meta)
     if input.also then add_seen(filter, meta, input.also) end
     answer(seen, add_seen(filter, meta, seen))
   end
-  for _, i in ipairs(identified) do
-    local item = input.enqueue[i]
-    local asked = answers[i] == 1 and (item[ASKED] == 1 and starts or item[ASKED] == 2 and recent)
-    if asked then
-      asked[#asked + 1] = item[IDENTITY]
-      asked.of[#asked] = i
+  for i, item in ipairs(input.enqueue) do
+    if answers[i] == 1 and item[ASKED] > 0 then
+      ask(item[ASKED] == 1 and starts or recent, item[IDENTITY], i)
     end
   end
   if #starts > 0 then answer(starts, new_starts(meta.run, starts)) end
@@ -108,8 +105,8 @@ local function ask_if_new(meta)
 end
 
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
--- entry, fingerprint or false, delay in ms, and where it has an identity to be asked about (too,
--- if its fingerprint is new): 1 to ask new_starts(), 2 new_recent(); its identity}...},
+-- entry, fingerprint or false, delay in ms, and by which its identity is asked about (too, if its
+-- fingerprint is new): 1 new_starts(), 2 new_recent(), 0 none; its identity or false}...},
 -- input.also fingerprints that are only recorded. `meta` has run, generation, older, rotates,
 -- order and budgets. A request that is over the budget of its page (its delay is below 0), or of its
 -- slot, becomes a dead letter.
