@@ -69,12 +69,6 @@ _SAFE = frozenset(
 )
 """Keys that begin so, and name nothing of that."""
 
-_harmless: set[str] = set()
-"""Keys that do not begin so, as far as they were met: each link is looked at."""
-
-_MOST_HARMLESS = 1_000
-"""Spiders may draw keys without end, and whoever writes to Redis long ones."""
-
 
 def check_safe(meta: Mapping[Any, Any], listed: Collection[str]) -> None:
     """Raise `Unserializable` for an `unsafe_key`, with the setting that lets it pass."""
@@ -88,16 +82,11 @@ def check_safe(meta: Mapping[Any, Any], listed: Collection[str]) -> None:
 
 def unsafe_key(meta: Mapping[Any, Any], listed: Collection[str]) -> str | None:
     """A key by which code, processes or files are named, unless it is ``listed``; or None."""
-    if _harmless.issuperset(meta):
-        return None
     for key in meta:
-        if not isinstance(key, str):
-            continue
-        if not key.startswith(_UNSAFE) or key in _SAFE:
-            if type(key) is str and len(key) <= 50 and len(_harmless) < _MOST_HARMLESS:
-                _harmless.add(key)
-        elif key not in listed and not (key == "referrer_policy" and _is_policy(meta[key])):
-            return key
+        if isinstance(key, str) and key.startswith(_UNSAFE) and key not in _SAFE:
+            is_policy = key == "referrer_policy" and _is_policy(meta[key])
+            if key not in listed and not is_policy:
+                return key
     return None
 
 
