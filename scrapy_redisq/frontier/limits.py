@@ -21,6 +21,12 @@ MOST = 10_000
 
 MOST_BUDGET = 10**12
 
+LONGEST_PAUSE = 60.0
+"""Seconds: the longest pause of a slot after failures."""
+
+GIVE_UP = 15
+"""Failures in a row after which a slot is set aside; 0: never."""
+
 OPTION_TAKES = {
     "delay": f"seconds from 0 to {LONGEST:,.0f}, such as 1.5",
     "concurrency": f"a whole number from 0 to {MOST:,}",
@@ -61,17 +67,6 @@ class SlotLimit(Struct, frozen=True):
     def from_text(cls, text: str) -> SlotLimit:
         delay, interval, burst, concurrency, *budget = map(int, text.split())
         return cls(delay / 1e6, concurrency, 1e6 / interval if interval else 0.0, burst, *budget)
-
-
-class BackOff(Struct, frozen=True):
-    """Consequences of failures: the ``longest`` pause in seconds, and the number in a row after
-    which a slot is set aside (0: never)."""
-
-    longest: float = 60.0
-    give_up: int = 15
-
-
-BACK_OFF = BackOff()
 
 
 class Throttle(Struct, frozen=True):

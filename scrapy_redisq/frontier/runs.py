@@ -120,7 +120,7 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
     if not newcomer.terms.keep_alive:
         # A run whose last worker was killed after the last page is as complete as any.
         with contextlib.suppress(FrontierCorrupt):  # the join will name what is wrong
-            yield from complete(name)
+            yield from conclude(name)
 
     intent = calls.crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
     return (yield from _join_all(name, intent, newcomer.config, newcomer.registration))
@@ -132,7 +132,7 @@ def join_as_producer(name: str, config: FrontierConfig, **keeps: bool) -> Steps[
     if config.spread:
         yield from _check_shard_0(name, config)
     with contextlib.suppress(FrontierCorrupt):
-        yield from complete(name, producer=True)
+        yield from conclude(name, producer=True)
 
     return (yield from _join_all(name, calls.produce(new_id(), **keeps), config))
 
@@ -206,11 +206,6 @@ def _clear(name: str, shard: int, **options: Any) -> Steps[None]:
 
 
 # Completing, and opening again
-
-
-def complete(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]:
-    """As `conclude`; -> the run is complete, by this call."""
-    return (yield from conclude(name, run, producer=producer)) is not None
 
 
 def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[dict[str, str] | None]:

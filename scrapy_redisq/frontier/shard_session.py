@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.exchange import read_reply, result_item
+from scrapy_redisq.frontier.limits import LONGEST_PAUSE
 from scrapy_redisq.frontier.names import meta_key
 from scrapy_redisq.frontier.operations import (
     Delivered,
@@ -180,7 +181,7 @@ class ShardSession:
         }
         data.update({name: value for name, value in optional.items() if value})
         if batch.download_results:
-            data["back_off"] = int(terms.back_off.longest * 1e6), terms.back_off.give_up
+            data["back_off"] = int(LONGEST_PAUSE * 1e6), terms.give_up
         if "history" in data:
             data["history_max"] = math.ceil(terms.history / self._config.shards)
         if self._config.has_several_logs:

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from scrapy_redisq.frontier.calls import ANY_RUN, RunTerms
 from scrapy_redisq.frontier.config import REWIND, FrontierConfig
-from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
+from scrapy_redisq.frontier.limits import GIVE_UP
 from scrapy_redisq.frontier.operations import Reply, TurnReport
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Terms(Struct, frozen=True):
     """Terms of AutoThrottle, see ``lua/shared/slots/state.lua``."""
     seen_ttl: float = 0.0
     """From which on what was seen may be forgotten; 0: never."""
-    back_off: BackOff = BACK_OFF
+    give_up: int = GIVE_UP
     rewind: float = REWIND
     """Seconds for which a request without a page is kept after its acknowledgement."""
     young: float = REWIND

@@ -6,7 +6,7 @@ Durations are seconds, sizes are bytes. ``lease_ttl`` is REDISQ_LEASE_TTL.
 from __future__ import annotations
 
 from scrapy_redisq.frontier.config import DEAD_MAX, MOST_SHARDS, REWIND, FrontierConfig
-from scrapy_redisq.frontier.limits import BACK_OFF, LONGEST, MOST, MOST_BUDGET
+from scrapy_redisq.frontier.limits import GIVE_UP, LONGEST, MOST, MOST_BUDGET
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.setting import Setting
 
@@ -65,7 +65,7 @@ class SlotSettings:
     fleet_limits = Setting(False, checks.boolean)
     autothrottle = Setting(False, checks.boolean)
     backoff_codes = Setting((429, 503), checks.statuses)
-    slot_give_up = Setting(BACK_OFF.give_up, checks.whole(0, 1_000))
+    slot_give_up = Setting(GIVE_UP, checks.whole(0, 1_000))
     set_aside_wait = Setting(600.0, checks.seconds(0, checks.YEAR))
     crawl_delay_max = Setting(60.0, checks.seconds(0, LONGEST))
     retry_delays = Setting(checks.EXPONENTIAL, checks.delays)

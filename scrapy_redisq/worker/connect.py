@@ -11,12 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import redis
-from msgspec.structs import replace
 
 from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerFull, ServerUnreachable
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.limits import BACK_OFF
 from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.terms import SUSPECT_FROM, ServerHelp, Terms
@@ -124,7 +122,7 @@ class WorkerConnection:
             young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),
             wait_replicas=settings.wait_replicas,
             history=settings.history,
-            back_off=replace(BACK_OFF, give_up=settings.slot_give_up),
+            give_up=settings.slot_give_up,
             **others,
         )
 

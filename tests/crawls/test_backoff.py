@@ -15,7 +15,7 @@ from scrapy.http import Request, Response
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
-from scrapy_redisq.frontier.limits import BackOff
+from scrapy_redisq.frontier import shard_session
 from scrapy_redisq.frontier.operations import DownloadResult, Lease
 from scrapy_redisq.serialization.entry_format import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
@@ -191,10 +191,13 @@ def state(client: redis.Redis, slot: str = "host") -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in found.items()}
 
 
-def test_pauses_grow_until_a_success(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_pauses_grow_until_a_success(
+    member: Callable[..., Worker], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Failures in a row double the pause, up to the longest. The jitter is half of the pause. A
     success of what was begun before the last failure says nothing; a later one ends the trouble."""
-    worker = member(back_off=BackOff(longest=10))
+    monkeypatch.setattr(shard_session, "LONGEST_PAUSE", 10.0)
+    worker = member()
     worker.send(["/0"])
     for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10):
         outcome(worker, True)
@@ -250,7 +253,7 @@ def test_a_crawl_waits_for_what_is_not_set_aside(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:
     """A slot that is set aside may have no requests left; one that asked for peace is awaited."""
-    worker = member(back_off=BackOff(give_up=2))
+    worker = member(give_up=2)
     for slot in ("down", "busy"):
         worker.send(["/" + slot], slot=slot)
     for lease in ask(worker).leases:

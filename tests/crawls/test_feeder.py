@@ -150,7 +150,7 @@ def test_a_host_that_does_not_answer_keeps_no_crawl_open(
         given = {
             **feeds("l"),
             "REDISQ_SLOT_GIVE_UP": 1,
-            **constants({"scrapy_redisq.worker.connect.BACK_OFF.longest": 0.2}),
+            **constants({"scrapy_redisq.frontier.shard_session.LONGEST_PAUSE": 0.2}),
             "REDISQ_SET_ASIDE_WAIT": 0.3,
         }
         with redis_server.client() as client:

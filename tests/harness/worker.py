@@ -20,7 +20,7 @@ from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.exchange import unpack_links
-from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
+from scrapy_redisq.frontier.limits import GIVE_UP
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import (
     Enqueue,
@@ -90,7 +90,7 @@ class Worker:
         terms: calls.RunTerms = calls.ANY_RUN,
         age: float = 0.0,
         limits: Mapping[str, str] | None = None,
-        back_off: BackOff = BACK_OFF,
+        give_up: int = GIVE_UP,
         suspect_from: int = NEVER_SUSPECT,
         max_deliveries: int = NEVER_SUSPECT,
         throttle: str = "",
@@ -118,7 +118,7 @@ class Worker:
             max_deliveries,
             dead_max,
             0,
-            back_off=back_off,
+            give_up=give_up,
             suspect_from=suspect_from,
         )
         nothing: Any = None
@@ -326,7 +326,7 @@ class Worker:
 
     def conclude(self) -> bool:
         """Complete the run if nothing is left of it. -> is it complete by that?"""
-        return self.do(runs.complete(self.name, self.joined.run))
+        return self.do(runs.conclude(self.name, self.joined.run)) is not None
 
     def _give_back(self, session: ShardSession, *, returns: bool = False) -> None:
         call = calls.leave(

@@ -369,7 +369,7 @@ class TestEnd:
             expire(client, slow)
             for session in reversed(worker.sessions):
                 worker._give_back(session)
-            made = Under(client, runs.complete(NAME, worker.joined.run)).go(calls_made)
+            made = Under(client, runs.conclude(NAME, worker.joined.run)).go(calls_made)
             check(client, config)
             assert send(slow, "x", "y", "z") + send(slow) == 3
             slow.leave()
@@ -393,7 +393,7 @@ class TestEnd:
             for session in reversed(worker.sessions):
                 worker._give_back(session)
             joined = frontier._begin() if "before" in how else None
-            conclusion = Under(client, runs.complete(NAME, worker.joined.run))
+            conclusion = Under(client, runs.conclude(NAME, worker.joined.run))
             conclusion.go(calls_made)
             assert (frontier.requeue() if how == "requeue" else push(frontier, joined)) == 3
             conclusion.go()

@@ -198,7 +198,7 @@ def test_a_post_keeps_the_run_open(servers: Servers) -> None:
     workers = [session.worker_id for session in second.sessions]
     assert not second.do(runs.is_idle(NAME, (0, 1, 2), workers))
     assert not second.leave()
-    assert not second.do(runs.complete(NAME))
+    assert second.do(runs.conclude(NAME)) is None
     third = servers.member()
     assert third.joined.run == second.joined.run
     servers.posts_are_due(0)
@@ -216,7 +216,7 @@ def test_shard_0_waits_for_start_requests_elsewhere(servers: Servers) -> None:
     first.exchange_all()
     servers.lose(1, before)
     die(servers, first)
-    assert not first.do(runs.complete(NAME))
+    assert first.do(runs.conclude(NAME)) is None
     second = servers.member()
     assert second.joined.run == first.joined.run
     second.enqueue("start", slot=HOSTS[1])
