@@ -299,7 +299,13 @@ MUTANTS = [
         ("self._known.clear()", "pass"),
         ("self.left_start |= page.asked_again and holder is None", "pass"),
     ),
-    *_of(SHARED + "enqueue.lua", IDENTITY, "or item[ASKED] == 2 and recent"),
+    *_of(
+        JOIN,
+        RUNS,
+        ("if intent == 'crawl' or not meta[field] then keep", "if true then keep"),
+        "if inherits == '' then throw_away_seen(meta) end",
+    ),
+    *_of(SHARED + "enqueue.lua", IDENTITY, ("item[ASKED] > 0 then", "item[ASKED] == 1 then")),
     *_of(
         SHARED + "enqueue.lua",
         "tests/protocol/test_seen.py",

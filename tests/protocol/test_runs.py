@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import Registration, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, load
@@ -244,6 +246,17 @@ class TestNamed:
         worker.rejoin()
         assert client.hmget(key("meta"), "name", "keep_seen") == [b"monday", b"1"]
 
+    def test_what_newer_workers_have_said(self, client: redis.Redis) -> None:
+        """Who returns fills in what is missing, and says nothing against them."""
+        old = join(client, EXACT, terms=RunTerms("monday"))
+        client.hdel(key("meta"), "name")
+        terms = RunTerms("tuesday", growth=GrowthLimit(900, 0), feeds='["f"]', keep_seen=True)
+        join(client, EXACT, terms=terms)
+        fields = ("name", "max_pending", "feeds", "keep_seen")
+        said = client.hmget(key("meta"), *fields)
+        old.rejoin()
+        assert client.hmget(key("meta"), *fields) == said == [b"tuesday", b"900", b'["f"]', b"1"]
+
 
 # --- what a run has of the one before ----------------------------------------------------------
 
@@ -303,6 +316,25 @@ class TestKeepSeen:
         assert send(heir, *"abz") == 3
         assert crawl(heir) == [*"abz"]
         check(client, THREE)
+
+    @pytest.mark.parametrize("shards", [1, 3])
+    def test_a_forgetting_that_ends_halfway(self, client: redis.Redis, shards: int) -> None:
+        """What it has not fetched is not known to who begins in its place."""
+        config = replace(EXACT, shards=shards)
+        worker = join(client, config, terms=KEEP_SEEN)
+        send(worker, *"abcdef")
+        expire(client, worker)
+        shift(client, "began", -5)
+        registration = Registration("anew", 60.0, {"host": "h", "pid": 1, "spider": "books"})
+        since, _ = worker.do(runs.first_look(NAME, time.monotonic(), config))
+        anew = runs.Newcomer(registration, config, ANEW, since)
+        forgetting = Under(client, runs.join(NAME, anew, "run"))
+        while state(client) != "resetting":
+            assert forgetting.go(1)
+        heir = join(client, config, terms=KEEP_SEEN)
+        assert send(heir, *"abcdef") == 6
+        assert crawl(heir) == [*"abcdef"]
+        check(client, config)
 
     def test_what_resume_false_forgets(self, client: redis.Redis, frontier: Frontier) -> None:
         """A filter cannot forget: what was not fetched goes over into the new run."""

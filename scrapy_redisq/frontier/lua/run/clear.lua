@@ -26,7 +26,9 @@ if input.all then
   throw_away_seen(meta)
   redis.call('UNLINK', DEAD, LETTERS, ENDED, seen_base('recent:0'), seen_base('recent:1'))
 end
-if input.mark then return {'marked', integer(NOW)} end
+if input.mark then -- a run that began by another clock is before the mark, too
+  return {'marked', integer(math.max(NOW, number_of(meta.began) + 1))}
+end
 
 -- What other crawls know of slots is theirs.
 local forgets_slots = input.all and not SHARED

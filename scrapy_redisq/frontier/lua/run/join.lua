@@ -179,6 +179,7 @@ end
 local is_empty = redis.call('EXISTS', READY, DELAYED, WORKERS, BUSY, POST) == 0
 if decision == 'begin' and not is_empty then
   if meta.state and meta.state ~= 'resetting' then begin_reset(meta) end
+  if inherits == '' then throw_away_seen(meta) end -- also if another one goes on from here
   return reply('clear')
 end
 
@@ -262,18 +263,22 @@ end
 if not resumes and (intent == 'crawl' or intent == 'push') then
   past().mark('began', input.worker, name ~= '' and name or input.run)
 end
-if input.name then -- on shard 0 it is said again by who returns: the server may have forgotten it
-  if name ~= '' then keep('name', name) end
-  if input.keep_alive then keep('keep_alive', 1) end
-  keep('feeds', input.feeds)
-  keep('keep_seen', input.keep_seen and 1)
-  keep('max_pending', input.max_pending)
-  keep('max_memory', input.max_memory)
+if input.name then
+  -- Who returns fills in what the server has forgotten: others may have said something else since.
+  local function say(field, value)
+    if intent == 'crawl' or not meta[field] then keep(field, value) end
+  end
+  if name ~= '' then say('name', name) end
+  if input.keep_alive then say('keep_alive', 1) end
+  say('feeds', input.feeds)
+  say('keep_seen', input.keep_seen and 1)
+  say('max_pending', input.max_pending)
+  say('max_memory', input.max_memory)
   for field, kind in pairs({release = 'release', settings = 'configuration'}) do
     local given = input[field]
     if given ~= '' and given ~= meta[field] then
-      if meta[field] then past().mark(kind, input.worker, given) end
-      keep(field, given)
+      if meta[field] and intent == 'crawl' then past().mark(kind, input.worker, given) end
+      say(field, given)
     end
   end
 end
