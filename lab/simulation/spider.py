@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 HEAVY = "x" * 900_000
 
+SLOW = 0.7
+"""Virtual seconds after each start request of a slow `start()`."""
+
 OF_A_PAGE = {"retry_times", "download_slot", "redisq_session", "redisq_delay"}
 """Keys of meta that no link of the page is given."""
 
@@ -68,7 +71,7 @@ class SimulatedSpider(scrapy.Spider):
         for number in site.starts:
             yield Request(site.pages[number].url, dont_filter=True, errback=self._errback())
             if "slow_start" in features:
-                await asyncio.sleep(0.7)
+                await asyncio.sleep(SLOW)
         if "cookies" in features:
             for n in range(3):
                 yield Request(

@@ -14,6 +14,7 @@ from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING
 from lab.simulation.polite import TOLERANCE, rudeness
 from lab.simulation.server import SimulatedServer
 from lab.simulation.site import NEVER, RETRY_TIMES
+from lab.simulation.spider import SLOW
 from lab.simulation.workers import AGE
 from lab.simulation.world import END, LAST, RIVAL, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, ShardLost
@@ -76,6 +77,9 @@ LATE = 2.0
 DEAD_FETCHER = 30.0
 """Virtual seconds for which a robots.txt is waited for whose fetcher has died, or was forgotten."""
 
+RESUMED_BY_OTHERS = 60.0
+"""Virtual seconds until a crawl looks again at a slot that it shares, and that is paused."""
+
 SLACK = 30.0
 """Virtual seconds from one page, fault or start of a worker to the next one, and to the end, beside
 the lease TTL."""
@@ -128,6 +132,8 @@ def judge(world: World) -> list[str]:
         bound += MAX_IDLE + world.plan.settings["REDISQ_LEASE_TTL"]
     if "robots" in world.plan.features:
         bound += DEAD_FETCHER
+    if "rival" in world.plan.features and world.people.pauses:
+        bound += RESUMED_BY_OTHERS
     world.late = world.ended_at - last
     if not set(FAULTS) & world.met.keys():
         problems += _calm(world)
@@ -157,6 +163,8 @@ def _calm(world: World) -> list[str]:
     # A handler of spider_idle whose request is refused is asked again after five seconds.
     refused = 2 * 5.0 * ({"idle", "slot_budget"} <= features)
     bound = CALM + refused + 1.5 * ("slow_callbacks" in features)
+    if "slow_start" in features:  # a worker may add nothing that is new
+        bound += SLOW * len(world.site.starts)
     if masters > 1:  # what a worker that closes has sent to other shards is sent again
         bound += REWIND + HOLD if "close_spider" in features else NO_REPLICA + CALM
     begun = [
@@ -194,7 +202,8 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
     required, excused = world.site.expected(refused_pages(letters))
     # The dead letters of a run that is not complete go when another one is begun in its place.
     refuses = {"slot_budget", "page_budget"} & world.plan.features or world.met["kill"]
-    is_forgotten = _begins_anew(world) and len(world.network.begun) > 1 and refuses
+    anew = _begins_anew(world) or world.lost_run
+    is_forgotten = anew and len(world.network.begun) > 1 and refuses
     problems = []
     for at, number, missing in world.early:
         if world.faults.near(LEFT_TO_DO, at - CLOSING, at):
@@ -349,7 +358,11 @@ def _fetches(world: World) -> list[str]:
         expected *= 1 + (page.number in site.starts[1:]) + leads_here
         expected += "?hidden0" in name and "kept_tries" in world.plan.features
         if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
-            expected = sum(f"shared{one.shared}" in name for one in site.pages)
+            expected = sum(
+                1 + site.is_of_start(one.number)
+                for one in site.pages
+                if f"shared{one.shared}" in name
+            )
             expected += len(site.sent_away)  # its page is left for later then
         if "?own" in name:  # nor can this: it is each worker's own
             expected = len(world.workers)

@@ -85,8 +85,9 @@ class RunSession:
         self._landed = asyncio.Event()
         self._running: list[asyncio.Future[None]] = []
         self._helpers: list[asyncio.Future[None]] = []
-        self._missing = 0
-        self._looks_for_end = self._certain = self._said_complete = False
+        self._missing: int | None = None
+        """Requests that were missing when the worker was told that the run is complete."""
+        self._looks_for_end = self._certain = False
         self._is_lost = self._answer_lost = False
 
     # Calls
@@ -172,7 +173,7 @@ class RunSession:
         logger.warning("This worker's leases are void (%s); it goes on as a new worker", why)
         session.is_void = True
         session.last = None
-        self.complete = self._certain = self._said_complete = False
+        self.complete, self._certain, self._missing = False, False, None
         self.worker.forgotten([session])
 
     async def come_back(self, session: ShardSession) -> None:
@@ -347,7 +348,8 @@ class RunSession:
         if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
             self.worker.stuck(least)
         # A spider that adds what is known whenever it is idle would be idle again at once.
-        self._said_complete &= all(reply.complete for reply in replies)
+        if not all(reply.complete for reply in replies):
+            self._missing = None
         if not self.all_finished():
             self.complete = self._certain = False
         elif not self._looks_for_end and not (self.complete and self.stopping):
@@ -363,18 +365,17 @@ class RunSession:
             finally:
                 self._looks_for_end = False
             self.complete = complete
-            if complete and not self._said_complete:
-                self._said_complete = True
-                missing = sum(reply.created - reply.finished for reply in replies)
-                self._missing = max(0, missing)
-                self.worker.completed(self._missing)
+            missing = max(0, sum(reply.created - reply.finished for reply in replies))
+            if complete and missing != self._missing:
+                self._missing = missing
+                self.worker.completed(missing)
 
     def stay_open(self, keep_alive: bool) -> None:
         """Whether the worker stays when everything is finished, from now on."""
         if keep_alive == self.terms.run.keep_alive:
             return
         self.terms = replace(self.terms, run=replace(self.terms.run, keep_alive=keep_alive))
-        self.complete = self._certain = self._said_complete = False
+        self.complete, self._certain, self._missing = False, False, None
         for session in self.sessions:
             session.pace.confirms = True
         self.found_more()
