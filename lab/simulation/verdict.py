@@ -452,9 +452,10 @@ def _given_back(world: World) -> int:
 
 def _may_be_void(world: World, moment: float) -> bool:
     """Whether the leases of a worker that lives may be. It learns that when it is answered, and an
-    idle one asks each five seconds."""
-    happened = any(one.kind in VOIDING and one.since <= moment for one in world.happened)
-    return happened and world.faults.near((*VOIDING, *UNHEARD), moment - CLOSING, moment)
+    idle one asks each five seconds. Between two outages it may not have been heard."""
+    before = [one.kind for one in world.happened if one.since <= moment]
+    happened = set(before) & set(VOIDING) or sum(one in UNHEARD for one in before) > 1
+    return bool(happened) and world.faults.near((*VOIDING, *UNHEARD), moment - CLOSING, moment)
 
 
 def _voids(world: World) -> list[tuple[float, int]]:

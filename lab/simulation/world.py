@@ -428,7 +428,8 @@ class World:
             return False
         # A worker that waits for a server has not read start().
         is_there = self.has_started and not any(one.away for one in self.network.primaries)
-        starting = self.alive() and self.network.is_starting()
+        # Of workers that somebody has deleted nobody counts it back.
+        starting = self.alive() and not self.met["damage"] and self.network.is_starting()
         return is_there and not starting and self.network.is_done()
 
     def _is_disturbed(self) -> bool:

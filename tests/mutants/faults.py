@@ -163,7 +163,7 @@ MUTANTS = [
     *_of(
         JOIN,
         LOGS,
-        "if input.begun then return 'shard_lost' end",
+        ("input.begun or not (meta", "not (meta"),
         "if goes_on then inherits = 'all' end",
     ),
     *_of(
@@ -304,6 +304,7 @@ MUTANTS = [
         RUNS,
         ("if intent == 'crawl' or not meta[field] then keep", "if true then keep"),
         "if inherits == '' then throw_away_seen(meta) end",
+        (" or not (meta.state or is_empty) then", " then"),
     ),
     *_of(SHARED + "enqueue.lua", IDENTITY, ("item[ASKED] > 0 then", "item[ASKED] == 1 then")),
     *_of(

@@ -26,6 +26,7 @@ from scrapy_redisq.errors import (
     FrontierLost,
     RunMismatch,
     RunOver,
+    ShardLost,
 )
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import Registration, RunTerms
@@ -304,6 +305,13 @@ class TestKeepSeen:
         assert send(heir, *"abcdef") == 2
         assert crawl(heir) == [*"abcdef"]
         check(client, THREE)
+
+    def test_a_shard_whose_meta_is_deleted(self, client: redis.Redis) -> None:
+        """It is no shard that may begin again, though it had not begun the run for good."""
+        send(join(client, THREE), *"abcdef")
+        client.delete(key("meta", 1))
+        with pytest.raises(ShardLost):
+            join(client, THREE)
 
     def test_a_reset_that_ends_halfway(self, client: redis.Redis) -> None:
         """Nothing of the run comes back, though most shards do not know of the reset."""

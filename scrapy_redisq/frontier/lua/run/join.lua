@@ -125,6 +125,9 @@ local function decide_of_crawl()
   return 'resume'
 end
 
+-- Nothing of a run waits here, and no worker is registered.
+local is_empty = redis.call('EXISTS', READY, DELAYED, WORKERS, BUSY, POST) == 0
+
 -- -> "resume", "begin", "renew" (a new run with all that is left of the old one), or the status
 -- to reply with
 local function decide()
@@ -133,7 +136,8 @@ local function decide()
     if meta.run == input.run then return 'resume' end
     if number_of(meta.began) >= input.began then return 'lost' end
     -- It has lost all that it had of this run: half a frontier is not begun over the other half.
-    if input.begun then return 'shard_lost' end
+    -- No server loses meta and keeps the rest: somebody has deleted it.
+    if input.begun or not (meta.state or is_empty) then return 'shard_lost' end
     return input.inherits ~= '' and meta.state == 'open' and 'renew' or 'begin'
   end
   if intent == 'push' then
@@ -175,8 +179,6 @@ if intent ~= 'push' and (resumes or keeps_seen) then
   if found then return reply('differs', {differences = found}) end
 end
 
--- Nothing of a run waits here, and no worker is registered.
-local is_empty = redis.call('EXISTS', READY, DELAYED, WORKERS, BUSY, POST) == 0
 if decision == 'begin' and not is_empty then
   if meta.state and meta.state ~= 'resetting' then begin_reset(meta) end
   if inherits == '' then throw_away_seen(meta) end -- also if another one goes on from here
