@@ -13,6 +13,7 @@ Redis, in one process whose clock moves only when nobody has anything to do.
 ``faults``    what goes wrong
 ``world``     one crawl of a plan, from its first worker to its last
 ``polite``    how polite a crawl was to its hosts
+``fetches``   how often a page was fetched, and how often it may be
 ``letters``   dead letters, and budgets
 ``verdict``   what must hold when it is over
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import Counter
 
 from lab.simulation.clock import BOOTED
 from lab.simulation.faults import LOSING
+from lab.simulation.fetches import CLOSING, LEFT_TO_DO, VOIDING, fetches
 from lab.simulation.letters import Letter, dead_letters, over_budgets, refused_pages
 from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING
 from lab.simulation.polite import TOLERANCE, rudeness
 from lab.simulation.server import SimulatedServer
-from lab.simulation.site import NEVER, RETRY_TIMES
 from lab.simulation.spider import SLOW
 from lab.simulation.workers import AGE
-from lab.simulation.world import END, LAST, RIVAL, World
+from lab.simulation.world import END, LAST, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, ShardLost
 from scrapy_redisq.frontier.config import REWIND
-from scrapy_redisq.frontier.outgoing import MAX_BYTES
 from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.frontier.shard_session import HOLD
 from scrapy_redisq.pipelines.doubt import PROOFS
@@ -37,32 +35,10 @@ cut off or not heard at their end, or whose end a server has forgotten."""
 DAMAGED = {"frontier_corrupt", "frontier_lost"}
 """With which it may end after somebody has damaged a key."""
 
-LEFT_TO_DO = ("reset", "requeue")
-"""Faults by which something is left to do that was done."""
-
-TWICE = (*LEFT_TO_DO, "lost_tail", "lost_script", "failover", "host_dies")
-"""Faults by which a worker may be given what it is fetching."""
-
-VOIDING = (
-    *("freeze", "cut", "messages", "clock", "damage", "reset", "lost_tail", "lost_script"),
-    *("failover", "host_dies"),
-)
-"""Faults by which the leases of a worker that lives may be void."""
-
-UNHEARD = ("outage", "restart", "full")
-"""Faults by which a worker learns that later."""
-
 CAME_IN = "came in when this worker had decided to end"
-
-CLOSING = 10.0
-"""Virtual seconds that a worker takes to close at most: REDISQ_CLOSE_TIMEOUT, or while it looks
-whether it is the last one."""
 
 DEATHS, TOGETHER = ("kill", "stop_twice", "host_dies"), 1.0
 """Faults by which a worker dies. So many seconds after a server's loss it knows of that."""
-
-KEPT = {"hidden", "shared_hidden", "own_starts"}
-"""Features by which requests stay in their process."""
 
 PROVEN = END + (PROOFS + 1) * LAST
 """Virtual seconds more until a bad row that no other follows is known as one."""
@@ -83,15 +59,6 @@ RESUMED_BY_OTHERS = 60.0
 SLACK = 30.0
 """Virtual seconds from one page, fault or start of a worker to the next one, and to the end, beside
 the lease TTL."""
-
-UNSETTLING = (
-    *("kill", "stop", "stop_twice", "leave", "told_to_stop", "quiet", "freeze", "cut", "messages"),
-    *("outage", "restart", "full", "clock", "lost_tail", "lost_script", "failover", "host_dies"),
-    *("reset", "stranger"),
-    *("host_away", "requeue") * (RETRY_TIMES + 1),
-)
-"""Faults by each of which one page may be fetched again, as often as it is here; where it fails
-when it is fetched once more, twice as often."""
 
 REFUSED = ("budget", "deliveries")
 """Reasons of a page's dead letter by which nothing that it asks for is there."""
@@ -114,7 +81,8 @@ def judge(world: World) -> list[str]:
         problems += (
             _items(world, letters)
             + _twice(world)
-            + _fetches(world)
+            + fetches(world)
+            + _named(world)
             + _redis(world)
             + rudeness(world)
         )
@@ -344,70 +312,11 @@ def _is_explained(world: World, key: str, dead: set[str]) -> bool:
     return number.isdecimal() and bool(world.site.requests_of(int(number)) & dead)
 
 
-def _fetches(world: World) -> list[str]:
-    site = world.site
-    again, most_again = 0, Counter[str]()
-    for name, hits in site.hits.items():
-        if name.startswith("robots") or "side" in name or "?every" in name:
-            continue
-        page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
-        expected = 1 + (len(page.answers) + page.tries if name.isdecimal() else 0)
-        expected = min(expected, 3 if len(page.answers) == NEVER else expected)
-        # A start request asks nobody whether a link was met before, nor what it is redirected to.
-        leads_here = page.number not in site.starts and site.is_of_start(page.number)
-        expected *= 1 + (page.number in site.starts[1:]) + leads_here
-        expected += "?hidden0" in name and "kept_tries" in world.plan.features
-        if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
-            expected = sum(
-                1 + site.is_of_start(one.number)
-                for one in site.pages
-                if f"shared{one.shared}" in name
-            )
-            expected += len(site.sent_away)  # its page is left for later then
-        if "?own" in name:  # nor can this: it is each worker's own
-            expected = len(world.workers)
-        runs = len(world.network.begun)
-        if "REDISQ_KEEP_SEEN" in world.plan.settings and not world.lost_run:
-            runs = runs if site.is_of_start(page.number) else 1
-        more = max(0, hits - expected * runs)
-        again += more
-        most_again[name] = more
-    allowed = world.voided + _given_back(world)
-    problems = []
-    most = most_again.most_common(5)
-    if again > allowed:
-        problems.append(f"doubled: {again} fetches more, {allowed:.0f} allowed: {most}")
-    unsettled = sum(UNSETTLING.count(one.kind) for one in world.happened)
-    if most and most[0][1] > 2 * (unsettled + 1):
-        problems.append(f"doubled: {most}, for {unsettled} reasons")
-    robots = Counter(
-        host for _, host, name, worker in site.log if name == "robots.txt" and worker != RIVAL
-    )
-    for host, times in robots.items():
-        alone = len(world.workers) * world.met["full"]  # where it cannot be stored
-        if times > len(world.network.begun) + unsettled + alone:
-            problems.append(f"doubled: {times} fetches of {host}/robots.txt, {unsettled} reasons")
-    if world.network.largest > MAX_BYTES * 1.2:
-        problems.append(f"an exchange of {world.network.largest} bytes")
-    # One that holds nothing may find the run completed by others.
-    voids = [one for one in _voids(world) if one[0] < world.completed_at]
-    twice = [
-        one
-        for one in site.at_once
-        if not any(
-            number == one[2] and abs(at - (one[0] - BOOTED)) < CLOSING for at, number in voids
-        )
-    ]
-    twice = [one for one in twice if not world.faults.near(TWICE, one[0] - BOOTED)]
-    # A shard that still has the run may have what is asked for again.
-    if twice and not (world.lost_run and world.plan.masters > 1):
-        problems.append(f"doubled: a worker fetches what it is fetching: {twice[:5]}")
-    if void := [one for one in voids if not _may_be_void(world, one[0])]:
-        problems.append(f"taken for dead: {void[:5]}")
+def _named(world: World) -> list[str]:
+    """There are no two runs of one name."""
     is_named = "REDISQ_RUN" in world.plan.settings and not _begins_anew(world)
-    if is_named and len(world.network.begun) > 1 and not world.lost_run:
-        problems.append(f"{len(world.network.begun)} runs of one name")
-    return problems
+    runs = len(world.network.begun)
+    return [f"{runs} runs of one name"] if is_named and runs > 1 and not world.lost_run else []
 
 
 def _recurring(world: World, letters: list[Letter]) -> list[str]:
@@ -436,40 +345,11 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
     return problems
 
 
-def _given_back(world: World) -> int:
-    """How many pages and kept requests may be fetched again of workers that live."""
-    features, most = world.plan.features, int(world.plan.settings["CONCURRENT_REQUESTS"])
-    closes = "close_spider" in features and world.site.closed
-    if not (closes or set(FAULTS) & world.met.keys()):
-        return 0
-    void = {number for _, number in _voids(world)}
-    back = sum(one.reason != "finished" or one.number in void for one in world.workers)
-    found = (max(1, back) + closes) * most
-    if {"sink_away", "sink_slow", "refused_rows", *KEPT} & {*world.met, *features}:
-        found += 4 * back * most  # pages that wait for a sink, or for these
-    return found
-
-
-def _may_be_void(world: World, moment: float) -> bool:
-    """Whether the leases of a worker that lives may be. It learns that when it is answered, and an
-    idle one asks each five seconds. Between two outages it may not have been heard."""
-    before = [one.kind for one in world.happened if one.since <= moment]
-    happened = set(before) & set(VOIDING) or sum(one in UNHEARD for one in before) > 1
-    return bool(happened) and world.faults.near((*VOIDING, *UNHEARD), moment - CLOSING, moment)
-
-
-def _voids(world: World) -> list[tuple[float, int]]:
-    """When workers said that their leases are void."""
-    said = [event.split()[:2] for event in world.events if "leases are void" in event]
-    return [(float(at), int(worker.removeprefix("w"))) for at, worker in said]
-
-
 def _workers(world: World) -> list[str]:
     problems = []
     # One that was frozen, cut off or unheard may come back when another run has begun.
-    may_be_lost = world.lost_run or (
-        len(world.network.begun) > 1 and any(map(world.met.get, ("freeze", "cut", "messages")))
-    )
+    unheard = any(map(world.met.get, ("freeze", "cut", "messages", "failover")))
+    may_be_lost = world.lost_run or (len(world.network.begun) > 1 and unheard)
     strangers = any(worker.is_strange for worker in world.workers)
     for worker in world.workers:
         if worker.process.dead:

@@ -399,8 +399,11 @@ class RunSession:
         return [session.last for session in self.sessions if session.last is not None]
 
     def has_more(self) -> bool:
-        """Whether a shard has said that something is left, or something is to be sent."""
-        return bool(self.waiting()) or not all(reply.complete for reply in self._last_replies())
+        """Whether a shard has said that something is left, or something is to be sent, or may be
+        once more."""
+        again = any(session.resend.may_ask_again for session in self.sessions)
+        complete = all(reply.complete for reply in self._last_replies())
+        return bool(self.waiting()) or again or not complete
 
     def all_finished(self) -> bool:
         """Whether all shards have said that nothing is left, and nothing is to be sent."""

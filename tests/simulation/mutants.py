@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.simulation.fetches import VOIDING
 from lab.simulation.fleet import ROOT, Zygote, zygote
 from lab.simulation.plan import Plan, draw
-from lab.simulation.verdict import VOIDING
 from tests.mutants.faults import MUTANTS, Mutant
 
 FOLDERS = ("worker/", "frontier/", "middlewares/")
