@@ -137,7 +137,10 @@ class SimulatedServer:
         self._snapshots = [(0.0, self.redis.eval(SNAPSHOT, 0))]
 
     def forget_since(self, moment: float, of: SimulatedServer | None = None) -> None:
-        """Hold what it, or another one, held when its state was kept last before ``moment``."""
+        """Hold what it, or another one, held when its state was kept last before ``moment``. What
+        is on its way to it does not outlive that: its connections end."""
+        for task in self._late:
+            task.cancel()
         kept = [held for at, held in (of or self)._snapshots if at <= moment] or [[]]
         self.redis.eval(RESTORE, 0, *kept[-1])
         self._snapshots = [*([] if of else self._snapshots), (0.0 if of else moment, kept[-1])]
