@@ -28,7 +28,7 @@ def crawl(server: RedisServer, site: Pages, workers: int) -> Figures:
     Pages per second from the first request to the last one, as the site saw them.
     """
     site.hits.clear()
-    with Fleet(server, workers, site.start_url) as fleet, server.client() as client:
+    with Fleet(server, workers, site) as fleet, server.client() as client:
         client.config_resetstat()
         cpu = cpu_of(client.info("cpu"))
         fleet.begin()

@@ -24,8 +24,9 @@ def push_to_download(server: RedisServer | Cluster, samples: int, workers: int) 
     settings = {"REDISQ_KEEP_ALIVE": True}
     with (
         Pages(1, links=0) as site,
-        Fleet(server, workers, site.start_url, settings=settings, waiting=False) as fleet,
+        Fleet(server, workers, site, settings=settings) as fleet,
     ):
+        fleet.begin()
         wait_until(lambda: site.hits, 60, f"the first page: {fleet.workers[0].log}")
         for number in range(samples):
             site.hits.clear()
@@ -45,7 +46,7 @@ def last_page_to_end(
     with Pages(pages, links=20, delay=0.02, hosts=hosts) as site:
         for _ in range(samples):
             site.hits.clear()
-            with Fleet(server, workers, site.start_url, hosts=site.hosts) as fleet:
+            with Fleet(server, workers, site) as fleet:
                 fleet.begin()
                 fleet.reports(60)
                 ended = time.monotonic()

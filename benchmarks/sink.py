@@ -84,7 +84,7 @@ def crawl(
     before = database.cpu_seconds()
     report = workers.crawl(
         REDISQ_BLOOM,
-        site.start_url,
+        site,
         redis,
         settings={
             "CONCURRENT_ITEMS": 100 if follow else BATCH,
@@ -96,16 +96,16 @@ def crawl(
         arguments={"items": items, "follow": "yes" if follow else ""},
     )
     of_database = database.cpu_seconds() - before
-    rows, pages, sink = report["items"], report["pages"], report["sink"]
+    rows, sink = report["items"], report["sink"]
     found = database.query("SELECT COUNT(*) FROM product")[0][0]
     if rows != site.pages * items or found != (0 if pipeline == NONE else rows):
         raise DidNotRun(
             f"{pipeline} scraped {rows} of {site.pages * items} items, {database.kind} has {found}"
         )
-    figures = {"rows": rows}
+    figures = {}
     if follow:
-        figures["pages/s"] = pages / report["seconds"]
-        figures["CPU ms/page"] = report["cpu"] / pages * 1e3
+        figures["pages/s"] = site.pages / report["seconds"]
+        figures["CPU ms/page"] = report["cpu"] / site.pages * 1e3
     else:
         figures["rows/s"] = rows / report["seconds"]
         figures["CPU µs/row"] = report["cpu"] / rows * 1e6

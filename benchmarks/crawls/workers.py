@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.crawls.pages import Pages
 from lab.cluster import Cluster
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq import Frontier
@@ -77,13 +78,14 @@ SCRAPY_REDIS, SCRAPY_REDIS_BLOOM = (
 class Worker:
     """One process. Its report is what `benchmarks.crawls.spiders.follow.Report` writes.
 
-    ``spider``: a file of ``spiders/``, with its ``arguments``.
+    ``site``: where it begins, if it is not fed by pushes. ``spider``: a file of ``spiders/``, with
+    its ``arguments``.
     """
 
     def __init__(
         self,
         variant: Variant,
-        start_url: str,
+        site: Pages | None,
         url: str,
         folder: Path,
         *,
@@ -96,9 +98,10 @@ class Worker:
         self._log = folder / f"worker-{number}.log"
         chosen = {"SCHEDULER": variant.scheduler, "DUPEFILTER_CLASS": variant.dupefilter}
         chosen["REDIS_URL" if variant.peer else "REDISQ_URL"] = url
+        begins = {"start_url": site.start_url, "hosts": site.hosts} if site else {}
         command = ["runspider", str(SPIDERS / f"{spider}.py")]
         for option, given in (
-            ("-a", {"start_url": start_url, "report": self._report, **arguments}),
+            ("-a", {**begins, "report": self._report, **arguments}),
             ("-s", {**chosen, **settings}),
         ):
             for name, value in given.items():
@@ -142,37 +145,36 @@ class Worker:
 
 def crawl(
     variant: Variant,
-    start_url: str,
+    site: Pages,
     server: RedisServer | Cluster,
     *,
     url: str = "",
     **options: Any,
 ) -> dict[str, Any]:
-    """The report of one worker's crawl, into an empty Redis, by another ``url`` if it is to be
-    reached by a proxy. Raises `DidNotRun`."""
+    """The report of one worker's crawl of the whole site, into an empty Redis, by another ``url``
+    if it is to be reached by a proxy. Raises `DidNotRun`."""
     server.flush()
     with tempfile.TemporaryDirectory(prefix="redisq-bench-") as folder:
-        return Worker(variant, start_url, url or server.url, Path(folder), **options).report()
+        report = Worker(variant, site, url or server.url, Path(folder), **options).report()
+    if report["pages"] != site.pages:
+        raise DidNotRun(f"{variant.name} fetched {report['pages']} of {site.pages} pages")
+    return report
 
 
 class Fleet:
     """Workers of one frontier on an empty Redis that have all joined, and begin with `begin`.
 
-    A context manager; when it is left none of them is running any more. ``waiting`` False: they
-    begin at once.
-    """
+    A context manager; when it is left none of them is running any more."""
 
     def __init__(
         self,
         server: RedisServer | Cluster,
         number: int,
-        start_url: str = "",
+        site: Pages | None = None,
         *,
         variant: Variant = REDISQ_BLOOM,
         spider: str = "follow",
         settings: Mapping[str, Any] = MappingProxyType({}),
-        waiting: bool = True,
-        hosts: str = "",
     ) -> None:
         self.frontier = Frontier.from_url(server.url, spider)
         server.flush()
@@ -181,13 +183,13 @@ class Fleet:
         self._start = partial(
             Worker,
             variant,
-            start_url,
+            site,
             server.url,
             self._folder,
             spider=spider,
             # Each has a report of its own.
             settings={"REDISQ_SAME_ARGUMENTS": False, **settings},
-            arguments={"go": self._go if waiting else "", "hosts": hosts},
+            arguments={"go": self._go},
         )
         self.workers = [self._start() for _ in range(number)]
 

@@ -1,7 +1,7 @@
 """The spider that every variant runs: takes each page's title and follows all its links.
 
 Alone in its folder and without an import of this project, because the peers run it with a Python
-environment of their own: ``scrapy runspider follow.py -a start_url=… -a report=…``.
+environment of their own: ``scrapy runspider follow.py -a start_url=… -a hosts=… -a report=…``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import scrapy
 from scrapy import signals
@@ -70,7 +69,7 @@ class Report:
 class Follow(scrapy.Spider):
     """``start_url``: where to begin, if not by a push; ``report``: the file for the figures;
     ``go``: a file that is waited for before the first request, so that several workers begin
-    together; ``hosts``: those whose links are followed, if not the first one alone."""
+    together; ``hosts``: those whose links are followed."""
 
     name = "follow"
     start_url = ""
@@ -85,8 +84,7 @@ class Follow(scrapy.Spider):
     }
 
     async def start(self) -> AsyncIterator[Any]:
-        if self.start_url:
-            self.allowed_domains = self.hosts.split() or [urlsplit(self.start_url).hostname]
+        self.allowed_domains = self.hosts.split()
         while self.go and not Path(self.go).exists():
             await asyncio.sleep(0.02)
         if self.start_url:

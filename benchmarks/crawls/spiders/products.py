@@ -1,5 +1,5 @@
 """The spider whose items go into databases, and the item pipeline that people write for that:
-``scrapy runspider products.py -a start_url=… -a report=… -a items=3 -a follow=yes``."""
+``scrapy runspider products.py -a start_url=… -a hosts=… -a report=… -a items=3 -a follow=yes``."""
 
 from __future__ import annotations
 
