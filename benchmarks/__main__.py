@@ -7,6 +7,7 @@ import importlib
 import sys
 
 from rich.console import Console
+from rich.markdown import Markdown
 
 from benchmarks import COMMANDS
 from benchmarks.common import Result
@@ -25,7 +26,7 @@ def main() -> int:
     for command in COMMANDS if given.command == "all" else [given.command]:
         for part in COMMANDS[command][0]:
             result: Result = importlib.import_module(f"benchmarks.{part}").run(quick=given.quick)
-            result.show(console)
+            console.print(Markdown("\n".join([f"# {result.title}\n", *result.markdown()])))
             if not given.quick:
                 console.print(f"written to {result.save()}", style="dim", highlight=False)
     if given.report:

@@ -1,4 +1,4 @@
-"""What all benchmarks share: alternating rounds, results as JSON and as a table."""
+"""What all benchmarks share: alternating rounds, results as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -99,28 +96,32 @@ class Result:
         file.write_text(json.dumps(asdict(self), indent=1, default=str) + "\n")
         return file
 
-    def show(self, console: Console) -> None:
-        """Print the table, the goals and the notes."""
-        table = Table(
-            title=self.title,
-            box=box.SIMPLE_HEAD,
-            title_justify="left",
-            pad_edge=False,
-            collapse_padding=True,
-        )
-        for column in self.columns:
-            table.add_column(column, justify="left" if column == self.columns[0] else "right")
-        # Beside many figures the names would be folded to a few letters; headings fold by words.
-        names = [str(row.get(self.columns[0], "")) for row in self.rows]
-        table.columns[0].min_width = min(24, max(map(len, names), default=0))
+    @classmethod
+    def load(cls, name: str) -> Result | None:
+        """The result of a full run, if there was one."""
+        file = RESULTS / f"{name}.json"
+        if not file.exists():
+            return None
+        found = json.loads(file.read_text())
+        return cls(**found | {"targets": [Target(**target) for target in found["targets"]]})
+
+    def markdown(self) -> Iterator[str]:
+        """The lines of the table, of the goals and of the notes."""
+        texts = [any(isinstance(row.get(name), str) for row in self.rows) for name in self.columns]
+        yield _row(self.columns)
+        yield "|" + "|".join("---" if text else "---:" for text in texts) + "|"
         for row in self.rows:
-            table.add_row(*(shown(row.get(column, "")) for column in self.columns))
-        console.print(table)
-        for target in self.targets:
-            mark = "[green]reached[/]" if target.reached else "[red]not reached[/]"
-            console.print(f"{mark}  {target.what}: {target.measured} (goal: {target.wanted})")
-        for note in self.notes:
-            console.print(note, style="dim")
+            yield _row(shown(row.get(name, "")) for name in self.columns)
+        if self.targets:
+            yield "\n| goal | wanted | measured | |\n|---|---:|---:|---|"
+        for goal in self.targets:
+            verdict = "reached" if goal.reached else "**not reached**"
+            yield _row([goal.what, goal.wanted, goal.measured, verdict])
+        yield from ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def shown(value: Any) -> str:

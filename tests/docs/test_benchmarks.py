@@ -7,4 +7,4 @@ from benchmarks import report
 
 def test_results_are_what_was_measured() -> None:
     """RESULTS.md is made of the results, under each the command that makes them."""
-    assert report.FILE.read_text("utf-8") == "\n".join(report.document(report.read()))
+    assert report.FILE.read_text("utf-8") == "\n".join(report.document())
