@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.common import Figures, Result, Target, alternating, cpu_of, medians, ratio
@@ -46,6 +45,7 @@ class Rig:
         else:
             self.nodes = stack.enter_context(RedisServer(binary))
             self.servers = [self.nodes]
+        self.url = self.nodes.url
 
     def used(self) -> list[Figures]:
         """What each server has used so far: CPU, seconds in scripts, bytes of its clients."""
@@ -58,44 +58,32 @@ class Rig:
             found.append({"cpu": cpu_of(info), "script": script, "bytes": traffic})
         return found
 
-    @contextmanager
-    def away(self, milliseconds: float) -> Iterator[str]:
-        """The URL at which each of its servers is so far away; of a cluster all nodes name the
-        ports of proxies, as they would name addresses behind a NAT."""
-        if not milliseconds:
-            yield self.nodes.url
-            return
-        with ExitStack() as stack:
-            proxies = [stack.enter_context(Proxy(server.port)) for server in self.servers]
-            for proxy in proxies:
-                proxy.round_trip = milliseconds / 1000
-            ports = [proxy.port for proxy in proxies]
-            if isinstance(self.nodes, Cluster):
-                stack.callback(self._announce, self.nodes, [0] * len(ports))
-                self._announce(self.nodes, ports)
-                yield f"redis+cluster://127.0.0.1:{ports[0]}"
-            else:
-                yield f"redis://127.0.0.1:{ports[0]}/0"
-
-    def _announce(self, cluster: Cluster, ports: list[int]) -> None:
-        """Let the nodes name these ports in place of their own, 0 for their own."""
+    def move_away(self, stack: ExitStack) -> list[Proxy]:
+        """From here on it is reached by proxies, one before each server. A cluster's nodes name the
+        proxies' ports, as they would name addresses behind a NAT."""
+        proxies = [stack.enter_context(Proxy(server.port)) for server in self.servers]
+        ports = [proxy.port for proxy in proxies]
+        if not isinstance(self.nodes, Cluster):
+            self.url = self.nodes.url_through(ports[0])
+            return proxies
+        self.url = f"redis+cluster://127.0.0.1:{ports[0]}"
         for server, port in zip(self.servers, ports, strict=True):
             with server.client() as client:
                 client.config_set("cluster-announce-port", port)
-        named = {port or server.port for server, port in zip(self.servers, ports, strict=True)}
 
         def known(server: RedisServer) -> set[int]:
             with server.client() as client:
                 return set(masters(client).values())
 
         wait_until(
-            lambda: all(known(server) == named for server in self.servers),
+            lambda: all(known(server) == set(ports) for server in self.servers),
             30,
             "all nodes know the ports",
         )
-        cluster.wait_until_in_order()
+        self.nodes.wait_until_in_order()
+        return proxies
 
-    def crawl(self, url: str, site: Pages) -> Figures:
+    def crawl(self, site: Pages) -> Figures:
         """One worker crawls the whole site.
 
         Pages/s are from the first to the last of them, as the site saw them; end: seconds from
@@ -108,7 +96,7 @@ class Rig:
         resting, began = self.used(), time.monotonic()
         time.sleep(REST)
         before, started = self.used(), time.monotonic()
-        report = crawl(REDISQ_BLOOM, site, self.nodes, url=url)
+        report = crawl(REDISQ_BLOOM, site, self.nodes, url=self.url)
         ended, after = time.monotonic(), self.used()
         as_long = (ended - started) / (started - began)
         cpu = [
@@ -133,17 +121,9 @@ class Rig:
         }
 
 
-def _rows(
-    rigs: dict[int, Rig], layouts: Sequence[int], round_trip: int, site: Pages, rounds: int
-) -> list[dict[str, Any]]:
-    with ExitStack() as stack:
-        variants = {
-            number: functools.partial(
-                rigs[number].crawl, stack.enter_context(rigs[number].away(round_trip)), site
-            )
-            for number in layouts
-        }
-        runs = alternating(variants, rounds)
+def _rows(rigs: dict[int, Rig], round_trip: int, site: Pages, rounds: int) -> list[dict[str, Any]]:
+    variants = {number: functools.partial(rig.crawl, site) for number, rig in rigs.items()}
+    runs = alternating(variants, rounds)
     return [
         {
             "masters": number or "one server",
@@ -163,10 +143,8 @@ def run(*, quick: bool) -> Result:
     waits = []
     with ExitStack() as stack:
         rigs = {number: Rig(number, stack) for number in layouts}
-        with Pages(pages, links=20, hosts=HOSTS) as site:
-            rows = _rows(rigs, layouts, 0, site, rounds)
-            for round_trip in () if quick else (2, 20):
-                rows += _rows(rigs, (0, 3), round_trip, site, rounds)
+        site = stack.enter_context(Pages(pages, links=20, hosts=HOSTS))
+        rows = _rows(rigs, 0, site, rounds)
         if not quick:
             pushes = push_to_download(rigs[3].nodes, 20, 2)
             ends = last_page_to_end(rigs[3].nodes, 5, pages, 4, HOSTS)
@@ -176,6 +154,12 @@ def run(*, quick: bool) -> Result:
                 f"samples); from the last page to the end of 4 processes, median "
                 f"{statistics.median(ends):.2f} s, at most {max(ends):.2f} s ({len(ends)} samples)."
             )
+            del rigs[1]
+            proxies = [proxy for rig in rigs.values() for proxy in rig.move_away(stack)]
+            for round_trip in 2, 20:
+                for proxy in proxies:
+                    proxy.round_trip = round_trip / 1000
+                rows += _rows(rigs, round_trip, site, rounds)
     targets = []
     largest = rows[-1]["masters"]
     for row in rows:
