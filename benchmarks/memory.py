@@ -139,14 +139,14 @@ class Measured(RedisServer):
                 self.member.add(Finish(lease.id, "done"))
 
 
-def queued(content: str, number: int, depth: int) -> float:
+def queued(number: int, content: str, depth: int) -> float:
     """Bytes of a queued request, entry and all that is kept with it."""
     with Measured(depth) as measured:
         measured.push(entries(content, number), slots=10)
         return measured.taken() / number
 
 
-def leased(content: str, number: int) -> float:
+def leased(number: int, content: str) -> float:
     """Bytes of a request that a worker holds, 100 each, the worker itself included."""
     with Measured() as measured:
         measured.push(entries(content, number), slots=10)
@@ -164,7 +164,7 @@ def idle_slot(slots: int) -> float:
         return measured.taken() / slots
 
 
-def queued_by_peer(content: str, number: int) -> float:
+def queued_by_peer(number: int, content: str) -> float:
     """Bytes of a request in a sorted set, pickled, as scrapy-redis' queue keeps it."""
     with Measured() as measured:
         for request in requests(content, number):
@@ -182,7 +182,7 @@ def seen_by_peer(number: int) -> float:
         return measured.taken() / number
 
 
-def seen(backend: str, number: int) -> float:
+def seen(number: int, backend: str) -> float:
     """Bytes of a URL in a filter at its designed size."""
     with Filter(backend, ERROR_RATE, number) as one:
         one.grow_to(number)
@@ -208,33 +208,29 @@ def run(*, quick: bool) -> Result:
         (1000, 500, 200, 100) if quick else (300_000, 20_000, 10_000, 50_000)
     )
     sizes, looks = ((2_000,), 2) if quick else (SEEN, 20)
-    rows: list[dict[str, Any]] = []
     weighed: list[tuple[str, int, Future[float]]] = []
     with ProcessPoolExecutor(2) as pool:
         past = {each: pool.submit(grown, each, sizes[0], looks) for each in backends()[1:]}
+
+        def weigh(what: str, many: int, weight: Callable[..., float], *given: Any) -> None:
+            weighed.append((what, many, pool.submit(weight, many, *given)))
+
         for content in CONTENTS:
-            weighed += [
-                (f"queued: {content}", number, pool.submit(queued, content, number, 0)),
-                (COMPRESSED_ROW, number, pool.submit(queued, content, number, 1)),
-                ("  leased", held, pool.submit(leased, content, held)),
-                ("  scrapy-redis, queued", of_peer, pool.submit(queued_by_peer, content, of_peer)),
-            ]
-        weighed.append(("slot that was used and is empty", slots, pool.submit(idle_slot, slots)))
+            weigh(f"queued: {content}", number, queued, content, 0)
+            weigh(COMPRESSED_ROW, number, queued, content, 1)
+            weigh("  leased", held, leased, content)
+            weigh("  scrapy-redis, queued", of_peer, queued_by_peer, content)
+        weigh("slot that was used and is empty", slots, idle_slot)
         for size in sizes:
-            weighed += [
-                (f"seen, {each}: {size:,}, {DESIGNED}", size, pool.submit(seen, each, size))
-                for each in backends()
-            ]
-            peer = f"seen, scrapy-redis: {size:,}, its set"
-            weighed.append((peer, size, pool.submit(seen_by_peer, size)))
-        for what, many, future in weighed:
-            rows.append({"what": what, "how many": many, "bytes each": future.result()})
-        for each, found in past.items():
-            rows += [
-                {"what": f"seen, {each}: {sizes[0]:,}, {when}", "how many": sizes[0]}
-                | {"bytes each": value}
-                for when, value in zip(GROWN, found.result(), strict=True)
-            ]
+            for each in backends():
+                weigh(f"seen, {each}: {size:,}, {DESIGNED}", size, seen, each)
+            weigh(f"seen, scrapy-redis: {size:,}, its set", size, seen_by_peer)
+        found = [(what, many, future.result()) for what, many, future in weighed]
+        for each, grew in past.items():
+            what = f"seen, {each}: {sizes[0]:,}"
+            values = zip(GROWN, grew.result(), strict=True)
+            found += [(f"{what}, {when}", sizes[0], value) for when, value in values]
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in found]
     return Result(
         "memory",
         "Bytes in Redis",
