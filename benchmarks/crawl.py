@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -54,10 +54,11 @@ COLUMNS += ["CPU ms/page", "CPU x memory"]
 
 
 class Comparison:
-    """One Redis server and the rows so far, by site, round trip and variant."""
+    """One Redis server, near or by a proxy; the rows so far, by site, round trip and variant."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, proxy: Proxy) -> None:
         self.server = server
+        self.proxy = proxy
         self.rows: dict[tuple[str, int, Variant], dict[str, Any]] = {}
         self.notes: list[str] = []
 
@@ -83,12 +84,13 @@ class Comparison:
         """Rows of the variants and of Scrapy in memory, in alternating rounds; of others that crawl
         a site of their own ``once``. Ratios are medians of the rounds' ratios, so that they are
         between neighbours in time."""
-        with self._distant(round_trip) as url:
-            if round_trip and name == GENERATED:
-                self.notes.append(f"Round trip {round_trip} ms: a PING took {ping(url):.1f} ms.")
-            crawls = {one: partial(self.crawl, one, site, url) for one in (MEMORY, *variants)}
-            runs = alternating(crawls, rounds)
-            runs |= {one: [self.crawl(one, own, url)] for one, own in once.items()}
+        self.proxy.round_trip = round_trip / 1000
+        url = self.server.url_through(self.proxy.port) if round_trip else self.server.url
+        if round_trip and name == GENERATED:
+            self.notes.append(f"Round trip {round_trip} ms: a PING took {ping(url):.1f} ms.")
+        crawls = {one: partial(self.crawl, one, site, url) for one in (MEMORY, *variants)}
+        runs = alternating(crawls, rounds)
+        runs |= {one: [self.crawl(one, own, url)] for one, own in once.items()}
         for variant, measured in runs.items():
             memory = [medians(runs[MEMORY])] if variant in once else runs[MEMORY]
             self.rows[name, round_trip, variant] = {
@@ -99,16 +101,6 @@ class Comparison:
                 "x memory": ratio(measured, memory, "pages/s"),
                 "CPU x memory": ratio(measured, memory, "CPU ms/page"),
             }
-
-    @contextmanager
-    def _distant(self, round_trip: int) -> Iterator[str]:
-        """The URL at which the server is so many ms away."""
-        if not round_trip:
-            yield self.server.url
-            return
-        with Proxy(self.server.port) as proxy:
-            proxy.round_trip = round_trip / 1000
-            yield self.server.url_through(proxy.port)
 
 
 def ping(url: str) -> float:
@@ -125,8 +117,8 @@ def ping(url: str) -> float:
 
 def run(*, quick: bool) -> Result:
     """Crawl the sites with all variants, one process each."""
-    with RedisServer(any_server("redis-7")) as server:
-        bench = Comparison(server)
+    with RedisServer(any_server("redis-7")) as server, Proxy(server.port) as proxy:
+        bench = Comparison(server, proxy)
         if quick:
             with Pages(10) as site:
                 bench.compare(GENERATED, site, 20, [REDISQ_BLOOM], rounds=1)
