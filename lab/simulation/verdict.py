@@ -176,6 +176,8 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
     for at, number, missing in world.early:
         if world.faults.near(LEFT_TO_DO, at - CLOSING, at):
             continue
+        if world.faults.near(("requeue",), at, math.inf):  # the letters that explain it are gone
+            continue
         # It has found all done, and the server forgot that; people are told.
         is_told = any(f"w{number} WARNING" in one and CAME_IN in one for one in world.events)
         if is_told and world.faults.near(LOSING, at - CLOSING, at):
