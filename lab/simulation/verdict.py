@@ -128,8 +128,10 @@ def _calm(world: World) -> list[str]:
     """Where nothing goes wrong all end soon, and nobody begins what has ended."""
     features, masters = world.plan.features, world.plan.masters
     problems = []
-    # A handler of spider_idle whose request is refused is asked again after five seconds.
-    refused = 2 * 5.0 * ({"idle", "slot_budget"} <= features)
+    # A handler of spider_idle whose request is refused is asked again after five seconds, when no
+    # server can lose that any more.
+    again = 5.0 + NO_REPLICA * (masters > 1)
+    refused = 2 * again * ({"idle", "slot_budget"} <= features)
     bound = CALM + refused + 1.5 * ("slow_callbacks" in features)
     if "slow_start" in features:  # a worker may add nothing that is new
         bound += SLOW * len(world.site.starts)
