@@ -100,12 +100,9 @@ def crawl(run: str, terms: RunTerms = ANY_RUN, since: int = JUST_NOW, lost: int 
     """A worker, on shard 0, which decides: it comes into the unfinished run, or begins one, which
     is then called ``run``. ``since``: when the worker was started, in us by the shard's clock;
     ``lost``: when a run began that the shard has lost and others have."""
-    return {"intent": "crawl", "run": run, "since": since, "lost": lost, **_said(terms)}
-
-
-def _said(terms: RunTerms) -> Intent:
     growth = {f"max_{name}": str(most or "") for name, most in asdict(terms.growth).items()}
-    return {name: value for name, value in asdict(terms).items() if name != "growth"} | growth
+    said = {name: value for name, value in asdict(terms).items() if name != "growth"} | growth
+    return {"intent": "crawl", "run": run, "since": since, "lost": lost, **said}
 
 
 def produce(run: str, *, keep_seen: bool = False, keep_config: bool = False) -> Intent:
@@ -124,8 +121,10 @@ def follow(first: Joined, *, begun: bool = False) -> Intent:
 
 def come_back(run: str, former: str, terms: RunTerms | None = None) -> Intent:
     """A worker that was taken for dead comes back into ``run``, if that is still there. ``former``:
-    its id until then. Shard 0 is told the ``terms`` again: it may have forgotten them."""
-    return {"intent": "return", "run": run, "former": former, **(_said(terms) if terms else {})}
+    its id until then. Shard 0 is told the run's name again, and whether it stays open: it may have
+    forgotten that."""
+    said = {"name": terms.name, "keep_alive": terms.keep_alive} if terms else {}
+    return {"intent": "return", "run": run, "former": former, **said}
 
 
 class Registration(Struct, frozen=True):

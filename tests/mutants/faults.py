@@ -302,7 +302,7 @@ MUTANTS = [
     *_of(
         JOIN,
         RUNS,
-        ("if intent == 'crawl' or not meta[field] then keep", "if true then keep"),
+        ("(intent == 'crawl' or not meta.name)", "true"),
         "if inherits == '' then throw_away_seen(meta) end",
         (" or not (meta.state or is_empty) then", " then"),
     ),

@@ -242,21 +242,22 @@ class TestNamed:
 
     def test_a_name_that_is_forgotten(self, client: redis.Redis) -> None:
         """A server has lost it with its last words: who returns says again what it said."""
-        worker = join(client, THREE, terms=RunTerms("monday", keep_seen=True))
-        client.hdel(key("meta"), "name", "keep_seen")
+        worker = join(client, THREE, terms=RunTerms("monday", keep_alive=True))
+        client.hdel(key("meta"), "name", "keep_alive")
         worker.rejoin()
-        assert client.hmget(key("meta"), "name", "keep_seen") == [b"monday", b"1"]
+        assert client.hmget(key("meta"), "name", "keep_alive") == [b"monday", b"1"]
 
     def test_what_newer_workers_have_said(self, client: redis.Redis) -> None:
-        """Who returns fills in what is missing, and says nothing against them."""
-        old = join(client, EXACT, terms=RunTerms("monday"))
+        """Who returns says nothing against them, and brings nothing back that they took away."""
+        old = join(client, EXACT, terms=RunTerms("monday", growth=GrowthLimit(0, 5)))
         client.hdel(key("meta"), "name")
         terms = RunTerms("tuesday", growth=GrowthLimit(900, 0), feeds='["f"]', keep_seen=True)
         join(client, EXACT, terms=terms)
-        fields = ("name", "max_pending", "feeds", "keep_seen")
+        fields = ("name", "max_pending", "feeds", "keep_seen", "max_memory")
         said = client.hmget(key("meta"), *fields)
         old.rejoin()
-        assert client.hmget(key("meta"), *fields) == said == [b"tuesday", b"900", b'["f"]', b"1"]
+        assert said == [b"tuesday", b"900", b'["f"]', b"1", None]
+        assert client.hmget(key("meta"), *fields) == said
 
 
 # --- what a run has of the one before ----------------------------------------------------------

@@ -17,7 +17,7 @@
 --          own is older; 0: there is none); crawl and push: keep_seen; push: keep_config (also a
 --          new run takes the stored one, and what was seen if the last worker kept that); follow:
 --          began (us), inherits, begun (shard 0 knows that this one has begun the run); return:
---          former (its id until then), on shard 0 also what crawl says of the run
+--          former (its id until then), on shard 0 also name and keep_alive
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       begun (shards that have begun it for good), generation, trash (dupefilters
@@ -265,22 +265,19 @@ end
 if not resumes and (intent == 'crawl' or intent == 'push') then
   past().mark('began', input.worker, name ~= '' and name or input.run)
 end
-if input.name then
-  -- Who returns fills in what the server has forgotten: others may have said something else since.
-  local function say(field, value)
-    if intent == 'crawl' or not meta[field] then keep(field, value) end
-  end
-  if name ~= '' then say('name', name) end
-  if input.keep_alive then say('keep_alive', 1) end
-  say('feeds', input.feeds)
-  say('keep_seen', input.keep_seen and 1)
-  say('max_pending', input.max_pending)
-  say('max_memory', input.max_memory)
+-- Who returns says only what no other worker may: the server can have forgotten it.
+if name ~= '' and (intent == 'crawl' or not meta.name) then keep('name', name) end
+if input.keep_alive then keep('keep_alive', 1) end
+if intent == 'crawl' then
+  keep('feeds', input.feeds)
+  keep('keep_seen', input.keep_seen and 1)
+  keep('max_pending', input.max_pending)
+  keep('max_memory', input.max_memory)
   for field, kind in pairs({release = 'release', settings = 'configuration'}) do
     local given = input[field]
     if given ~= '' and given ~= meta[field] then
-      if meta[field] and intent == 'crawl' then past().mark(kind, input.worker, given) end
-      say(field, given)
+      if meta[field] then past().mark(kind, input.worker, given) end
+      keep(field, given)
     end
   end
 end
