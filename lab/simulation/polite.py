@@ -98,7 +98,9 @@ def _concurrency(world: World) -> list[str]:
     if "narrow" in world.plan.features:
         most["h1.sim"] = 1
     crowded = [one for one in world.site.crowded if one[2] >= most[one[1]]]
-    crowded = [one for one in crowded if not world.faults.near((*TAKEN_FOR_DEAD, "clock"), one[0])]
+    crowded = [
+        one for one in crowded if not world.faults.near((*TAKEN_FOR_DEAD, "clock", "reset"), one[0])
+    ]
     return [f"rude: too many downloads at once: {crowded[:5]}"] if crowded else []
 
 
