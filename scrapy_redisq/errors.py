@@ -163,8 +163,9 @@ class ShardLost(FrontierError):
         self.shard = shard
         super().__init__(
             f"shard {shard} of frontier {frontier!r} has lost the run that other shards have: its "
-            f"server came back without its data. If they can be brought back, do so; else begin "
-            f"anew with 'scrapy redisq reset {frontier} --yes', which deletes what is left"
+            f"server came back without its data, or its meta key was deleted. If they can be "
+            f"brought back, do so; else begin anew with 'scrapy redisq reset {frontier} --yes', "
+            f"which deletes what is left"
         )
 
 

@@ -211,6 +211,7 @@ MUTANTS = [
         CLEAR,
         RUNS,
         "if not input.mark and number_of(meta.began) >= input.before then return {'done', '0'} end",
+        ("math.max(NOW, number_of(meta.began) + 1)", "NOW"),
     ),
     *_of(
         "frontier/lua/dead/take.lua",

@@ -326,6 +326,14 @@ class TestKeepSeen:
         assert crawl(heir) == [*"abz"]
         check(client, THREE)
 
+    def test_a_reset_by_a_clock_that_is_behind(self, client: redis.Redis) -> None:
+        """It leaves no shard: a run that goes on after a loss may have begun later than now."""
+        send(join(client, THREE), *"abcdef")
+        for shard in range(3):
+            client.hincrby(key("meta", shard), "began", 5_000_000)
+        Under(client, runs.reset(NAME, range(3), force=True)).go()
+        assert [client.keys(key("*", shard)) for shard in range(3)] == [[], [], []]
+
     @pytest.mark.parametrize("shards", [1, 3])
     def test_a_forgetting_that_ends_halfway(self, client: redis.Redis, shards: int) -> None:
         """What it has not fetched is not known to who begins in its place."""
