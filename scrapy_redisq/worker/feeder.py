@@ -8,7 +8,6 @@ the worker dies before that, another one reads the same batch after the lease TT
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -135,9 +134,6 @@ class Feeder:
         self.ends = False
         """Whether the crawl does not stay for more lines: ``max_idle``, and all feeds are empty."""
         self._idle_since = time.monotonic()
-        self._aside: tuple[Source, Any] | None = None
-        """A batch that was read, and is not deleted; its requests and letters that were sent."""
-        self._sent: set[object] = set()
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -149,13 +145,6 @@ class Feeder:
             elif not self._worker.engine.closing:
                 self._mind_the_end(all_empty=False)
             await asyncio.sleep(pause)
-
-    async def delete_what_was_sent(self) -> None:
-        """Delete the batch if Redis has all of it by now. Else the next crawl reads it again."""
-        if self._aside is not None and not self._run.holds_any(self._sent):
-            source, done = self._aside
-            with contextlib.suppress(*TROUBLE, RedisError, RedisqError):
-                await self._call(source, most=0, done=done)
 
     async def _read_first(self) -> bool:
         """Read the first feed that has something; -> whether one had."""
@@ -216,27 +205,27 @@ class Feeder:
         return await execute_async(source.client, call)
 
     async def _push(self, source: Source, taken: Taken) -> None:
-        """Send what the lines ask for, and delete them when Redis has all of it."""
-        self._aside, self._sent = (source, taken.done), set()
+        """Send what the lines ask for, and delete them when Redis has all of it. A worker that is
+        told to stop meanwhile leaves them aside: what it has sent may still be lost."""
+        sent: set[object] = set()
         for identity, line in taken.lines:
-            self._take(source.feed.key, identity, line)
+            sent.update(self._take(source.feed.key, identity, line))
         self._run.wake()
-        while self._run.holds_any(self._sent):
+        while self._run.holds_any(sent):
             await asyncio.sleep(LOOK)
         try:
             await self._call(source, most=0, done=taken.done)
         except (*TROUBLE, RedisError, RedisqError) as error:
             # Its lines are read once more when the TTL is over, and are duplicates.
             source.failed(str(error))
-        self._aside = None
 
-    def _take(self, key: str, identity: bytes, line: bytes) -> None:
-        """Hand in the requests of a line, or its dead letter."""
+    def _take(self, key: str, identity: bytes, line: bytes) -> Iterator[object]:
+        """Hand in the requests of a line, or its dead letter; -> each of them."""
         try:
             for number, request in enumerate(self._requests(line)):
                 own = blake2b(identity + b"%d" % number, digest_size=16).digest()
                 self._worker.outbox.take_fed(request, own)
-                self._sent.add(request)
+                yield request
         except Exception as error:
             why = message_of(error) if isinstance(error, RedisqError) else reason(error)
             if isinstance(error, Unserializable) and error.cure:
@@ -246,8 +235,8 @@ class Feeder:
             problem = Problem("line", detail, type_name(type(error)))
             self._worker.stats.inc_value(f"redisq/dead/{problem.reason}")
             letter = problem.letter("", identity)
-            self._sent.add(letter)
             self._run.enqueue(letter)
+            yield letter
 
     def _requests(self, line: bytes) -> Iterator[Request]:
         make = getattr(self._worker.spider, "make_request_from_data", None)

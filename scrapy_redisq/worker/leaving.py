@@ -61,8 +61,6 @@ async def _leave(worker: Worker, reason: str) -> None:
     if worker.is_lost:
         return
     is_complete = worker.completed_run = await worker.run_session.leave()
-    if worker.feeder is not None:
-        await worker.feeder.delete_what_was_sent()
     _tell_of_the_end(worker)
     if not is_complete and reason == "finished":
         waiting = 0
