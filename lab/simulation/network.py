@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import redis
@@ -126,20 +126,21 @@ class Network:
     def counts(self) -> dict[str, tuple[int, int]]:
         """Key of each shard's counts -> requests created, and finished."""
         found = {}
-        for server in self.primaries:
-            for key in server.redis.keys("redisq:{sim*:counts"):
-                both = server.redis.hmget(key, "created", "finished")
-                found[key.decode()] = (int(both[0] or 0), int(both[1] or 0))
+        for one, key in self._hashes("counts"):
+            both = one.hmget(key, "created", "finished")
+            found[key.decode()] = (int(both[0] or 0), int(both[1] or 0))
         return found
 
     def runs(self, *more: SimulatedServer) -> set[tuple[str, bytes]]:
         """Key of each shard's meta, and the run that it has; also of ``more`` servers."""
-        return {
-            (key.decode(), server.redis.hget(key, "run"))
-            for server in (*self.primaries, *more)
-            for key in server.redis.keys("redisq:{sim*:meta")
-            if server.redis.type(key) == b"hash"  # or somebody has written over it
-        }
+        return {(key.decode(), one.hget(key, "run")) for one, key in self._hashes("meta", *more)}
+
+    def _hashes(self, name: str, *more: SimulatedServer) -> Iterator[tuple[Any, bytes]]:
+        """This key of each shard, unless somebody has written over it."""
+        for server in (*self.primaries, *more):
+            for key in server.redis.keys(f"redisq:{{sim*:{name}"):
+                if server.redis.type(key) == b"hash":
+                    yield server.redis, key
 
     def left(self) -> int:
         """Requests that are not finished, as far as shards tell; -1: there were none."""
@@ -154,9 +155,7 @@ class Network:
 
     def is_starting(self) -> bool:
         """Whether a worker has start requests of its own to do, as far as each shard tells."""
-        redis = (server.redis for server in self.primaries)
-        keys = ((one, key) for one in redis for key in one.keys("redisq:{sim*:counts"))
-        return any(int(one.hget(key, "starting") or 0) > 0 for one, key in keys)
+        return any(int(one.hget(key, "starting") or 0) for one, key in self._hashes("counts"))
 
     # News
 
