@@ -2,7 +2,9 @@
 
 A worker that could use more takes a batch of lines aside (`scrapy_redisq.frontier.feed_lines`). It
 sends their requests, each with an identity, and deletes the batch when Redis has all of them. If
-the worker dies before that, another one reads the same batch after the lease TTL.
+the worker dies before that, another one reads the same batch after the lease TTL. A worker that is
+told to stop finishes its batch first, while it still exchanges: later it would not notice that the
+server has lost what it sent.
 """
 
 from __future__ import annotations
@@ -134,14 +136,30 @@ class Feeder:
         self.ends = False
         """Whether the crawl does not stay for more lines: ``max_idle``, and all feeds are empty."""
         self._idle_since = time.monotonic()
+        self._moving = asyncio.Lock()
+        """Held while lines are on their way from the feed to the frontier."""
+        self._reading: asyncio.Future[None] | None = None
 
-    async def run(self) -> None:
-        """Read until cancelled."""
+    def start(self) -> None:
+        """Begin to read in the background."""
+        self._reading = asyncio.ensure_future(self._run.run_part(self._read))
+
+    async def stop(self) -> None:
+        """Read no more. What is under way is awaited as long as the caller waits; cut off, it is
+        read again when the TTL is over."""
+        try:
+            await self._moving.acquire()
+        finally:
+            if self._reading is not None:
+                await cancel(self._reading)
+
+    async def _read(self) -> None:
         while True:
             pause = LOOK
             if self._worker.could_use_more():
                 await self._worker.room_for_start()
-                pause = 0.0 if await self._read_first() else LOOK_IDLE
+                async with self._moving:
+                    pause = 0.0 if await self._read_first() else LOOK_IDLE
             elif not self._worker.engine.closing:
                 self._mind_the_end(all_empty=False)
             await asyncio.sleep(pause)
@@ -205,13 +223,14 @@ class Feeder:
         return await execute_async(source.client, call)
 
     async def _push(self, source: Source, taken: Taken) -> None:
-        """Send what the lines ask for, and delete them when Redis has all of it. A worker that is
-        told to stop meanwhile leaves them aside: what it has sent may still be lost."""
+        """Send what the lines ask for, and delete them when Redis has all of it."""
         sent: set[object] = set()
         for identity, line in taken.lines:
             sent.update(self._take(source.feed.key, identity, line))
         self._run.wake()
         while self._run.holds_any(sent):
+            if self._worker.is_lost:
+                return
             await asyncio.sleep(LOOK)
         try:
             await self._call(source, most=0, done=taken.done)

@@ -57,6 +57,8 @@ async def leave(worker: Worker, reason: str) -> None:
 
 
 async def _leave(worker: Worker, reason: str) -> None:
+    if worker.feeder is not None:
+        await worker.feeder.stop()
     await worker.run_session.stop()
     if worker.is_lost:
         return
