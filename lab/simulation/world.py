@@ -205,9 +205,10 @@ class World:
         }
         if starting:
             self.left_starting.append((self.clock.now, worker.number, starting))
-        if "latecomer" in self.plan.features and not self._is_late:
-            self._is_late = True
-            self._later(self.chance.choice([0.001, 0.02, 0.2, 0.5]), self.start_worker)
+        if "latecomer" in self.plan.features and self._late_at < 0:
+            late = self.chance.choice([0.001, 0.02, 0.2, 0.5])
+            self._late_at = self.clock.now + late
+            self._later(late, self.start_worker)
 
     def _run_is_complete(self) -> None:
         self.completed_at = min(self.completed_at, self.clock.now)
@@ -224,8 +225,8 @@ class World:
         for server, one in zip(self.network.servers, away, strict=True):
             server.away = one
 
-    _is_late = False
-    """A latecomer has come."""
+    _late_at = -math.inf
+    """When a latecomer comes."""
 
     def _left(self, worker: Worker, task: asyncio.Task[None]) -> None:
         worker.error = None if task.cancelled() else task.exception()
@@ -407,7 +408,7 @@ class World:
 
     def _is_over(self) -> bool:
         started = len(self.workers) >= len(self.plan.workers)
-        if not all(rival.is_over for rival in self.rivals):
+        if not all(rival.is_over for rival in self.rivals) or self.clock.now < self._late_at + 0.01:
             return False
         if not started or self.alive() or any(one.away for one in self.network.primaries):
             return False
