@@ -52,6 +52,13 @@ class Zygote:
         told: dict[str, Any] = json.loads(line)
         return {**task, **told}
 
+    def log(self) -> str:
+        """What its Redis has logged since the last time."""
+        file = self._server.folder / "log"
+        text = file.read_text()
+        os.truncate(file, 0)
+        return text
+
     def close(self) -> None:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()

@@ -3,7 +3,8 @@
 Options: ``--seed N`` the first one, ``--count N``, ``--minutes N``, ``--one`` with its events,
 ``--trace`` with each fetch and command, ``--pages N`` and ``--without PART,PART`` for a smaller
 crawl, ``--no-shorten``;
-``--mutants [WORD...]`` says which of the seeds finds each fault of `tests.mutants`.
+``--mutants [WORD...]`` says which of the seeds finds each fault of `tests.mutants`: of those that
+reach its line, the first ``--reached N``; ``-j N`` crawls side by side.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="each fetch and command, too")
     parser.add_argument("--no-shorten", action="store_true")
     parser.add_argument("--mutants", nargs="*", metavar="WORD", help="which seed finds them")
+    parser.add_argument("--reached", type=int, default=100)
+    parser.add_argument("-j", type=int, default=1)
     given = parser.parse_args()
     if given.mutants is not None:
-        return not find(given.mutants, given.seed, given.count or 100)
+        some = range(given.seed, given.seed + (given.count or 2_000))
+        return not find(given.mutants, some, given.reached, given.j)
     task = {"pages": given.pages, "without": [part for part in given.without.split(",") if part]}
     if given.one:
         with zygote() as one:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from lab.simulation.fleet import Zygote, zygote
 from lab.simulation.plan import draw
 from lab.simulation.server import TIME
 from scrapy_redisq.frontier import scripts
+from tests.simulation.mutants import chosen
+from tests.simulation.reach import mark, reached
 
 A_DAY = 60
 """Seeds of the day."""
@@ -70,3 +73,16 @@ def test_only_the_time_is_another() -> None:
     }
     assert all(TIME in line for line in found), found
     assert len(found) == 1
+
+
+def test_marks(tmp_path: Path) -> None:
+    """The statement of each mutant that is crawled with can be marked, in Python and Lua."""
+    package, mutants = tmp_path / "scrapy_redisq", [*chosen([])]
+    shutil.copytree(Path(scripts.__file__).parents[1], package)
+    mark(tmp_path, mutants)
+    text = "".join(
+        file.read_text() for file in package.rglob("*.*") if file.suffix in (".py", ".lua")
+    )
+    for number in range(len(mutants)):
+        assert len(re.findall(rf"\breached\({number}\)|'reached {number}'", text)) == 1
+    assert reached("1:M 1 Jan 2027 00:00:00.000 # reached 12\nreached 7\n") == {7, 12}
