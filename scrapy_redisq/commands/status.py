@@ -22,7 +22,7 @@ from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.control.why import explain
 from scrapy_redisq.errors import FrontierError
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.server.cluster import Cluster
 from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.settings.settings import check_frontier_name

@@ -32,9 +32,9 @@ from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.growth import GrowthLimit, server_state
 from scrapy_redisq.frontier.names import key_prefix, number
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.frontier.seen import probe, seen_filter
-from scrapy_redisq.frontier.slot_names import numbers_of_any
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.shards import numbers_of_any
 from scrapy_redisq.serialization.meta import milliseconds
 from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name, open_server_of

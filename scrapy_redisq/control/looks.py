@@ -19,8 +19,8 @@ from scrapy_redisq.errors import FrontierCorrupt, RedisqError, ServerBusy
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.feed_lines import count_lines
 from scrapy_redisq.frontier.growth import GrowthLimit
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
-from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.cluster import nodes_of
 from scrapy_redisq.server.condition import Condition, Told
 from scrapy_redisq.server.connection import Server

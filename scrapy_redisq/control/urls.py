@@ -21,7 +21,7 @@ from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.operations import parse_lease
 from scrapy_redisq.frontier.seen import exact_member, seen_filter
-from scrapy_redisq.frontier.slot_names import slot_name
+from scrapy_redisq.frontier.shards import slot_name
 from scrapy_redisq.serialization.identity import of_recurring
 from scrapy_redisq.serialization.request_fields import loads_fields
 

@@ -11,13 +11,13 @@
                    exchange and when that is due (``pace``)
 ``outgoing``       in it, the operations to send: in order, in numbered exchanges
 ``resend``         and requests to send again, should the shard lose the end of its log
-``shard_task``     the asyncio task that exchanges with one shard: ``trouble`` has the errors that
-                   pass by themselves, ``round_trips`` counts how long exchanges take
+``shard_task``     the asyncio task that exchanges with one shard: which errors it outlasts, see
+                   ``passing_errors``; ``round_trips`` counts how long exchanges take
 ``feed_lines``     lines of a feed, which any client of Redis fills
 ``seen``           the dupefilters
 ``config``         the configuration of all workers; ``growth`` how large the frontier may become,
                    and how full its servers are
-``limits``         the limits of a slot; ``slot_names`` how slots are called and which shard keeps
+``limits``         the limits of a slot; ``shards`` how slots are called and which shard keeps
                    them
 
 Words of the protocol alone; the others are in ``docs/explanation/glossary.md``:

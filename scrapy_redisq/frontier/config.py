@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from scrapy_redisq.errors import FrontierCorrupt
-from scrapy_redisq.frontier.slot_names import shard_numbers, shard_of
+from scrapy_redisq.frontier.shards import shard_numbers, shard_of
 
 FORMAT = 4
 """Version of the keys and entries in Redis; another one is refused."""

@@ -36,14 +36,14 @@ from scrapy_redisq.frontier.names import key_prefix, number, pairs, stats_in
 from scrapy_redisq.frontier.operations import Enqueue, Letter, Link, Reply
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.pace import RUNNING_LOW
+from scrapy_redisq.frontier.passing_errors import RETRY_FIRST, RETRY_LAST, TROUBLE, Warnings
 from scrapy_redisq.frontier.resend import MAX_KEPT_BYTES
 from scrapy_redisq.frontier.runs import Steps, drive_async
 from scrapy_redisq.frontier.scripts import AsyncClient, Call, T, execute_async
 from scrapy_redisq.frontier.seen import SEEN_LATER, seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.shards import shard_of
 from scrapy_redisq.frontier.terms import NOTHING, ServerHelp, Terms, Worker
-from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Warnings
 
 logger = logging.getLogger(__name__)
 

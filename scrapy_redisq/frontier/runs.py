@@ -30,7 +30,7 @@ from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
 from scrapy_redisq.frontier.growth import server_state
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import Call
-from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers
+from scrapy_redisq.frontier.shards import numbers_of_any, shard_numbers
 
 T = TypeVar("T")
 

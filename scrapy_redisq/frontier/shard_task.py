@@ -22,10 +22,10 @@ from scrapy_redisq.frontier import calls, round_trips, runs
 from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.operations import Delivered, Reply, TurnReport
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
+from scrapy_redisq.frontier.passing_errors import RETRY_FIRST, RETRY_LAST, TROUBLE
 from scrapy_redisq.frontier.scripts import Call, execute_and_wait
 from scrapy_redisq.frontier.shard_session import HOLD, ShardSession
 from scrapy_redisq.frontier.terms import Demand
-from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ class Condition(Struct, frozen=True):
 
 class Told:
     """A server's answers in one round trip; raises the client's error if the server goes away.
-    ``trouble``: its answer to PING, if that is an error."""
+    ``passing_errors``: its answer to PING, if that is an error."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.client: Any = client

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from scrapy_redisq.frontier.growth import GrowthLimit, ServerState
-from scrapy_redisq.frontier.trouble import WARN_EVERY
+from scrapy_redisq.frontier.passing_errors import WARN_EVERY
 
 logger = logging.getLogger(__name__)
 

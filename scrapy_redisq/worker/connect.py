@@ -15,10 +15,10 @@ import redis
 from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerFull, ServerUnreachable
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.passing_errors import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.terms import SUSPECT_FROM, ServerHelp, Terms
-from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
 from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder

@@ -21,8 +21,8 @@ from scrapy.http import Request
 
 from scrapy_redisq.errors import RedisqError, SettingError, Unserializable, message_of, reason
 from scrapy_redisq.frontier.feed_lines import TYPES, Taken, take_lines
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.frontier.scripts import AsyncClient, execute_async
-from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.serialization.callbacks import Callbacks
 from scrapy_redisq.serialization.request_fields import parse_line, request_from_fields
 from scrapy_redisq.serialization.values import type_name

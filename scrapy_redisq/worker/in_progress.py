@@ -207,7 +207,7 @@ class InProgress:
         elif page.problem and page.problem.provisional:
             page.problem = None
 
-    # What becomes of pages while the spider is being closed
+    # What becomes of a page whose callback raised, or was interrupted
 
     def raised(self, request: Request, failure: Failure) -> bool:
         """The spider raised. -> True if that is no error, because the page goes back: the crawl is

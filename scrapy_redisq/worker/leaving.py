@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_redisq.errors import RedisqError
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 
 if TYPE_CHECKING:
     from scrapy_redisq.worker.worker import Worker

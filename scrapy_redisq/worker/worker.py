@@ -28,10 +28,10 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier.operations import Finish, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.terms import Demand
-from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.reasons import CloseReason
 from scrapy_redisq.serialization.meta import SESSION_KEY
 from scrapy_redisq.serialization.serializer import Serializer

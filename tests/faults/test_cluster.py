@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from lab.cluster import Cluster
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.frontier.names import meta_key
-from scrapy_redisq.frontier.slot_names import shard_numbers
+from scrapy_redisq.frontier.shards import shard_numbers
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, Rig
 

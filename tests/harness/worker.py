@@ -35,7 +35,7 @@ from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.shards import shard_of
 from scrapy_redisq.frontier.terms import ServerHelp, Terms
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.outgoing import MAX_BYTES, MAX_OPERATIONS
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
-from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.shards import shard_of
 from tests.harness.shard import read_shard
 from tests.harness.worker import (
     EXACT,

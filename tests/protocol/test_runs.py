@@ -35,7 +35,7 @@ from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, load
-from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.shards import shard_of
 from scrapy_redisq.frontier.terms import Terms
 from tests.harness.shard import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, expire, key, now, reap, url_of

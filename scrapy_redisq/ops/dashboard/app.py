@@ -12,7 +12,7 @@ import redis
 from aiohttp import web
 
 from scrapy_redisq.errors import FrontierError, RedisqError
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.ops.dashboard import changes, reads, streams
 from scrapy_redisq.ops.dashboard.crawls import Crawls, NoCrawl
 from scrapy_redisq.ops.dashboard.guard import DATA, MOST_BODY, Rules, add_headers, guarded

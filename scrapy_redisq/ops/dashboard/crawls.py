@@ -14,7 +14,7 @@ import redis
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, SettingError
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.ops.dashboard import redis_servers
 from scrapy_redisq.ops.dashboard.lists import Letter
 from scrapy_redisq.ops.dashboard.shared import Listed, Shared

@@ -11,7 +11,7 @@ import redis
 from aiohttp import web
 
 from scrapy_redisq.errors import FrontierError
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.ops.dashboard.crawls import NoCrawl
 from scrapy_redisq.ops.dashboard.reads import CRAWLS, crawl_of
 from scrapy_redisq.ops.serving import NoThread

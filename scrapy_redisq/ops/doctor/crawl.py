@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.words import counted, size_text
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.ops.doctor.report import Level, Line, note, ok, problem, warning
 from scrapy_redisq.settings.settings import RedisqSettings
 

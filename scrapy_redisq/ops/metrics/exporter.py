@@ -19,7 +19,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.scaling import Terms
 from scrapy_redisq.control.stored import frontier_names
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.passing_errors import TROUBLE
 from scrapy_redisq.ops.metrics.exposition import CONTENT_TYPE, Exposition
 from scrapy_redisq.ops.serving import Handler, NoThread, in_thread
 from scrapy_redisq.server.connection import Server

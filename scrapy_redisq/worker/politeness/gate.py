@@ -17,7 +17,7 @@ from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.slot_names import shard_of, slot_name
+from scrapy_redisq.frontier.shards import shard_of, slot_name
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Problem
