@@ -57,9 +57,11 @@ async def leave(worker: Worker, reason: str) -> None:
 
 
 async def _leave(worker: Worker, reason: str) -> None:
-    if worker.feeder is not None:
-        await worker.feeder.stop()
-    await worker.run_session.stop()
+    try:
+        if worker.feeder is not None:
+            await worker.feeder.stop()
+    finally:  # also when there is no more time
+        await worker.run_session.stop()
     if worker.is_lost:
         return
     is_complete = worker.completed_run = await worker.run_session.leave()
