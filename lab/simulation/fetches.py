@@ -116,6 +116,7 @@ def _at_once(world: World, voids: list[tuple[float, int]]) -> list[str]:
         one
         for one in world.site.at_once
         if not world.faults.near(TWICE, one[0] - BOOTED)
+        and not ("?line" in one[1] and world.losses)  # it is in the feed again, another request
         and not any(
             number == one[2] and abs(at - (one[0] - BOOTED)) < CLOSING
             for at, number in voids
