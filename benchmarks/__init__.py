@@ -10,11 +10,6 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
         "1 to 8 workers on one frontier; from a push to its download, from the last page to the "
         "end",
     ),
-    "frontier": (
-        ("frontier", "growth"),
-        "the frontier without Scrapy, until Redis' core is full; exchanges with long queues, many "
-        "slots, many workers",
-    ),
     "cluster": (
         ("cluster",),
         "one worker on clusters, near and far; what they cost Redis",

@@ -10,17 +10,19 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
-from scrapy import Request
+from scrapy import Request, Spider
 
 from benchmarks.common import Result, Target
-from benchmarks.loads.load import Books, join
-from benchmarks.loads.peer_queue import url_in_order
 from benchmarks.seen import Filter, backends, used_memory
 from lab.servers import RedisServer, any_server
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.serialization.serializer import Serializer
 
 COLUMNS = ["what", "how many", "bytes each"]
@@ -50,6 +52,23 @@ WORDS = re.findall(
 )
 
 # Contents of requests
+
+
+class Books(Spider):
+    """The spider of the requests."""
+
+    name = "books"
+
+    def parse_item(self, response: Any) -> None:
+        """Their callback."""
+
+
+def url_in_order(number: int) -> str:
+    """77 bytes, as the pages of a catalogue: only a number differs."""
+    return (
+        f"https://www.shop{number % 10}.example/catalogue/garden/items/page-{number:07d}.html"
+        "?order=name"
+    )
 
 
 def url_of_words(number: int) -> str:
@@ -108,8 +127,14 @@ class Measured(RedisServer):
         self._before = self._used()
 
     def worker(self, number: int) -> ShardSession:
-        """One more worker."""
-        return join(self.redis, f"worker-{number}", "exact")[0]
+        """One more worker; the first one begins the run."""
+        config = FrontierConfig(dupefilter="exact", backend="exact")
+        registration = calls.Registration(f"worker-{number}", 600.0)
+        crawl = calls.crawl("run1")
+        joined = execute(self.redis, calls.join(SPIDER.name, 0, crawl, config, registration))
+        nothing: Any = None
+        terms = Terms(SPIDER.name, config, 600, 5, 100, 0)
+        return ShardSession(RunSession(nothing, terms), 0, joined, f"worker-{number}")
 
     def taken(self) -> int:
         """Bytes that were not there before."""

@@ -1,1 +1,0 @@
-"""The frontier, its parts and its peers without a crawl."""
