@@ -15,10 +15,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
         "one worker on clusters, near and far; what they cost Redis",
     ),
     "polite": (("polite",), "limits of fifty hosts that a fleet keeps, by their log"),
-    "memory": (
-        ("memory", "seen"),
-        "bytes per request and per URL; dupefilters: false positives and CPU",
-    ),
+    "memory": (("memory",), "bytes per request and per URL"),
     "sink": (("sink",), "rows per second into databases, and what it costs a crawl"),
 }
 """Command -> the modules whose results it is made of, and what it measures."""
