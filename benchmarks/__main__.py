@@ -19,16 +19,15 @@ def main() -> int:
     options.add_argument("--report", action="store_true", help="write RESULTS.md")
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (_, what) in {**COMMANDS, "all": ((), "each of these")}.items():
+    for name, what in {**COMMANDS, "all": "each of these"}.items():
         commands.add_parser(name, help=what, parents=[options])
     given = parser.parse_args()
     console = Console()
     for command in COMMANDS if given.command == "all" else [given.command]:
-        for part in COMMANDS[command][0]:
-            result: Result = importlib.import_module(f"benchmarks.{part}").run(quick=given.quick)
-            console.print(Markdown("\n".join([f"# {result.title}\n", *result.markdown()])))
-            if not given.quick:
-                console.print(f"written to {result.save()}", style="dim", highlight=False)
+        result: Result = importlib.import_module(f"benchmarks.{command}").run(quick=given.quick)
+        console.print(Markdown("\n".join([f"# {result.title}\n", *result.markdown()])))
+        if not given.quick:
+            console.print(f"written to {result.save()}", style="dim", highlight=False)
     if given.report:
         importlib.import_module("benchmarks.report").write()
     return 0

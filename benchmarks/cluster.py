@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from benchmarks.common import Figures, Result, Target, alternating, cpu_of, medians, ratio
 from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.workers import REDISQ_BLOOM, crawl
-from benchmarks.latency import last_page_to_end, push_to_download
 from lab.cluster import Cluster, masters
 from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server, wait_until
@@ -137,23 +135,14 @@ def _rows(rigs: dict[int, Rig], round_trip: int, site: Pages, rounds: int) -> li
 
 
 def run(*, quick: bool) -> Result:
-    """Crawl a site of many hosts with one worker; then let fleets wait, and end."""
+    """Crawl a site of many hosts with one worker."""
     pages, rounds = (10, 1) if quick else (PAGES, ROUNDS)
     layouts = (0, 1) if quick else (0, 1, 3)
-    waits = []
     with ExitStack() as stack:
         rigs = {number: Rig(number, stack) for number in layouts}
         site = stack.enter_context(Pages(pages, links=20, hosts=HOSTS))
         rows = _rows(rigs, 0, site, rounds)
         if not quick:
-            pushes = push_to_download(rigs[3].nodes, 20, 2)
-            ends = last_page_to_end(rigs[3].nodes, 5, pages, 4, HOSTS)
-            waits.append(
-                f"On 3 masters: from a push to its download, 2 idle workers, median "
-                f"{statistics.median(pushes):.2f} s, at most {max(pushes):.2f} s ({len(pushes)} "
-                f"samples); from the last page to the end of 4 processes, median "
-                f"{statistics.median(ends):.2f} s, at most {max(ends):.2f} s ({len(ends)} samples)."
-            )
             del rigs[1]
             proxies = [proxy for rig in rigs.values() for proxy in rig.move_away(stack)]
             for round_trip in 2, 20:
@@ -182,6 +171,5 @@ def run(*, quick: bool) -> Result:
             "worker. Redis CPU: user and system time of all servers, the network and the start of "
             f"the crawl included, without what they use when they rest ({REST:g} s before each "
             "crawl).",
-            *waits,
         ],
     )

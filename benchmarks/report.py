@@ -10,8 +10,6 @@ from benchmarks.common import RESULTS, Result
 
 FILE = RESULTS.parent / "RESULTS.md"
 
-COMMAND_OF = {part: command for command, (parts, _) in COMMANDS.items() for part in parts}
-
 
 def write() -> None:
     """Write ``RESULTS.md``; commands that have not been run in full are left out."""
@@ -20,7 +18,7 @@ def write() -> None:
 
 
 def document() -> Iterator[str]:
-    results = [result for part in COMMAND_OF if (result := Result.load(part))]
+    results = [result for command in COMMANDS if (result := Result.load(command))]
     yield "# Results\n"
     yield "Written by `python -m benchmarks all --report`. [README.md](README.md) says what each"
     yield "command measures, what was found to cost what, and why goals are missed. Ratios count.\n"
@@ -34,7 +32,7 @@ def document() -> Iterator[str]:
         yield f"- {goal.what}: {goal.measured} (goal: {goal.wanted})."
     for result in results:
         yield f"\n## {result.name}: {result.title}\n"
-        yield f"`python -m benchmarks {COMMAND_OF[result.name]}`, {result.date[:10]}\n"
+        yield f"`python -m benchmarks {result.name}`, {result.date[:10]}\n"
         yield from result.markdown()
     yield ""
 

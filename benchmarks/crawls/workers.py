@@ -168,7 +168,7 @@ class Fleet:
 
     def __init__(
         self,
-        server: RedisServer | Cluster,
+        server: RedisServer,
         number: int,
         site: Pages | None = None,
         *,
