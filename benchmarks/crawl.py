@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import redis
@@ -20,7 +18,6 @@ from benchmarks.crawls.workers import (
     REDISQ_BLOOM,
     REDISQ_EXACT,
     SCRAPY_REDIS,
-    SCRAPY_REDIS_BLOOM,
     Variant,
     crawl,
 )
@@ -42,12 +39,8 @@ GENERATED = "generated"
 PAGES, ROUNDS = 1500, 3
 OURS = (REDISQ_BLOOM, REDISQ_EXACT)
 
-PEER_PAGES = {
-    0: {SCRAPY_REDIS: PAGES, SCRAPY_REDIS_BLOOM: PAGES},
-    2: {SCRAPY_REDIS: 200, SCRAPY_REDIS_BLOOM: 30},
-    20: {SCRAPY_REDIS: 40, SCRAPY_REDIS_BLOOM: 10},
-}
-"""Pages of the site that each peer gets at a round trip: the whole one would take hours."""
+PEER_PAGES = {2: 200, 20: 40}
+"""Pages of the site that scrapy-redis gets at a round trip: the whole one would take hours."""
 
 COLUMNS = ["site", "round trip ms", "variant", "pages", "pages/s", "x memory"]
 COLUMNS += ["CPU ms/page", "CPU x memory"]
@@ -79,20 +72,21 @@ class Comparison:
         variants: Sequence[Variant],
         *,
         rounds: int = ROUNDS,
-        once: Mapping[Variant, Pages] = MappingProxyType({}),
+        once: Pages | None = None,
     ) -> None:
-        """Rows of the variants and of Scrapy in memory, in alternating rounds; of others that crawl
-        a site of their own ``once``. Ratios are medians of the rounds' ratios, so that they are
-        between neighbours in time."""
+        """Rows of the variants and of Scrapy in memory, in alternating rounds; of scrapy-redis that
+        crawls a site of its own ``once``. Ratios are medians of the rounds' ratios, so that they
+        are between neighbours in time."""
         self.proxy.round_trip = round_trip / 1000
         url = self.server.url_through(self.proxy.port) if round_trip else self.server.url
         if round_trip and name == GENERATED:
             self.notes.append(f"Round trip {round_trip} ms: a PING took {ping(url):.1f} ms.")
         crawls = {one: partial(self.crawl, one, site, url) for one in (MEMORY, *variants)}
         runs = alternating(crawls, rounds)
-        runs |= {one: [self.crawl(one, own, url)] for one, own in once.items()}
+        if once:
+            runs[SCRAPY_REDIS] = [self.crawl(SCRAPY_REDIS, once, url)]
         for variant, measured in runs.items():
-            memory = [medians(runs[MEMORY])] if variant in once else runs[MEMORY]
+            memory = [medians(runs[MEMORY])] if once and variant is SCRAPY_REDIS else runs[MEMORY]
             self.rows[name, round_trip, variant] = {
                 "site": name,
                 "round trip ms": round_trip,
@@ -129,8 +123,8 @@ def run(*, quick: bool) -> Result:
         f"Each line is the median of {1 if quick else ROUNDS} rounds; from the first response to "
         "the close of the spider; Scrapy's default concurrency (8 for one host). CPU is that of "
         "the crawling process in that time.",
-        "Ran once: peers at a distance, on a smaller site with as many links a page (their time is "
-        "round trips, which do not vary), scrapy-redis on real pages, and real pages at 20 ms.",
+        "Ran once: scrapy-redis at a distance, on a smaller site with as many links a page (its "
+        "time is round trips, which do not vary), and on real pages, and real pages at 20 ms.",
     ]
     title = "One worker, by scheduler, site and distance from Redis"
     rows = list(bench.rows.values())
@@ -139,13 +133,10 @@ def run(*, quick: bool) -> Result:
 
 def _generated(bench: Comparison) -> None:
     with Pages(PAGES) as site:
-        for round_trip, peers in PEER_PAGES.items():
-            if not round_trip:
-                bench.compare(GENERATED, site, 0, [*OURS, *peers])
-                continue
-            with ExitStack() as stack:
-                once = {one: stack.enter_context(Pages(pages)) for one, pages in peers.items()}
-                bench.compare(GENERATED, site, round_trip, OURS, once=once)
+        bench.compare(GENERATED, site, 0, [*OURS, SCRAPY_REDIS])
+        for round_trip, pages in PEER_PAGES.items():
+            with Pages(pages) as smaller:
+                bench.compare(GENERATED, site, round_trip, OURS, once=smaller)
 
 
 def _real(bench: Comparison) -> None:
@@ -154,7 +145,7 @@ def _real(bench: Comparison) -> None:
             bench.notes.append(f"{package} is not installed: left out.")
             continue
         with Pages(PAGES, folder=folder) as site:
-            bench.compare(package, site, 0, [REDISQ_BLOOM], once={SCRAPY_REDIS: site})
+            bench.compare(package, site, 0, [REDISQ_BLOOM], once=site)
             bench.compare(package, site, 20, [REDISQ_BLOOM], rounds=1)
 
 

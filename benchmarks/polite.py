@@ -24,18 +24,8 @@ TROUBLE_AT, TROUBLE, RETRY_AFTER = 5, 7, 5
 """Of the host that is in trouble, as `Host` has them: for longer than it says, so that it says so
 twice."""
 
-OF_OTHERS = 0.5
-"""Seconds: the delay of the hosts beside it."""
-
-SLOW = 0.2
-"""Seconds that the slow host's answers take."""
-
-CLOSE, CLOSE_SHARE = 0.005, 0.1
-"""What a start may be early by the site's clock before it counts as a violation with tolerance: so
-many seconds and this share of the delay."""
-
 COLUMNS = ["scenario", "requests", "kills", "closer than delay", "over rate", "over concurrency"]
-COLUMNS += ["with tolerance", "by workers' clocks", "worst ms", "share", "worst host"]
+COLUMNS += ["by workers' clocks", "worst ms", "share", "worst host"]
 COLUMNS += ["missing", "twice", "CPU busy"]
 
 
@@ -79,15 +69,11 @@ def row(scenario: str, seconds: float, crawled: Crawled) -> dict[str, Any]:
     for host, limit in enumerate(crawled.limits):
         mine = crawled.of_host(host)
         counts["over"] += over(limit, mine)
-        for judged, interval, name in (
-            (too_soon, limit.delay, "close"),
-            (too_many, 1 / limit.rate if limit.rate else 0.0, "fast"),
-        ):
+        for judged, name in ((too_soon, "close"), (too_many, "fast")):
             found = judged(limit, [hit.at for hit in mine])
             early += found
             by_workers += judged(limit, sorted(hit.started for hit in mine))
             counts[name] += len(found)
-            counts["beyond"] += sum(one > CLOSE + CLOSE_SHARE * interval for one in found)
     good = [hit for hit in crawled.hits if hit.status == 200]
     by_living = [hit for hit in good if hit.headers["x-worker"] not in crawled.killed]
     fetched = {(hit.host, hit.path) for hit in good}
@@ -98,7 +84,6 @@ def row(scenario: str, seconds: float, crawled: Crawled) -> dict[str, Any]:
         "closer than delay": counts["close"],
         "over rate": counts["fast"],
         "over concurrency": counts["over"],
-        "with tolerance": counts["beyond"] + counts["over"],
         "by workers' clocks": len(by_workers),
         "worst ms": 1000 * max(early, default=0.0),
         "share": crawled.share(seconds),
@@ -120,8 +105,7 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def run(*, quick: bool) -> Result:
-    """Crawl fifty hosts with different limits; with kills; with a host in trouble; with a slow
-    one."""
+    """Crawl fifty hosts with different limits; with kills; with a host in trouble."""
     seconds, workers, many, kill_every = (1, 2, 5, 0.6) if quick else (60, 8, 50, 5)
     limits, hosts = hosts_of(many)
     with RedisServer(any_server("redis-7")) as server:
@@ -130,25 +114,18 @@ def run(*, quick: bool) -> Result:
         if not quick:
             crawled = {"limits": crawled_by(limits, hosts), **crawled}
             in_trouble = Host(hosts[0].answer, TROUBLE_AT, TROUBLE, RETRY_AFTER)
-            trouble = crawled_by(limits, [in_trouble, *hosts[1:]])
-            others, prompt = [SlotLimit(delay=OF_OTHERS)] * (many - 1), [Host()] * (many - 1)
-            fast = crawled_by(others, prompt)
-            slow = crawled_by([*others, SlotLimit(concurrency=2)], [*prompt, Host(SLOW)])
-            crawled["host in trouble"] = trouble
-            crawled |= {f"{len(others)} fast hosts": fast, "and a slow one": slow}
+            crawled["host in trouble"] = crawled_by(limits, [in_trouble, *hosts[1:]])
     rows = [row(scenario, seconds, one) for scenario, one in crawled.items()]
     targets = [goal for found in rows[:2] for goal in _kept(found)]
     if not quick:
-        targets.append(_left_alone(trouble))
-        for which, one, beside, compared in (
-            ("a host in trouble", trouble, crawled["limits"], range(1, many)),
-            (f"a host of {1000 * SLOW:g} ms", slow, fast, range(many - 1)),
-        ):
-            share = one.share(seconds, compared) / beside.share(seconds, compared)
-            what = f"pages of the others beside {which}, of those without it"
-            targets.append(Target.at_least(what, share, UNHURT, shown=f"{share:.3f} x"))
-        missing = sum(one["missing"] for one in rows)
-        targets.append(Target.none("pages missing, a host in trouble and a slow one", missing))
+        trouble, others = crawled["host in trouble"], range(1, many)
+        share = trouble.share(seconds, others) / crawled["limits"].share(seconds, others)
+        what = "pages of the others beside a host in trouble, of those without it"
+        targets += [
+            _left_alone(trouble),
+            Target.at_least(what, share, UNHURT, shown=f"{share:.3f} x"),
+            Target.none("pages missing, a host in trouble", rows[-1]["missing"]),
+        ]
     limited = rows[:2]
     early = [ms for one in limited for ms in one["early ms"]]
     late = [ms for one in rows for ms in one["early by workers ms"]]
@@ -161,18 +138,14 @@ def run(*, quick: bool) -> Result:
         f"REDISQ_LEASE_TTL is {LEASE_TTL} s.",
         "Counted by the log of the site, which runs first. A request is over the rate if "
         "any window that ends with it holds more than burst + rate x its length.",
-        f"Tolerance: {1000 * CLOSE:g} ms and {CLOSE_SHARE:.0%} of the delay. A request gets from "
-        "its worker to the log in "
+        "A request gets from its worker to the log in "
         + "; ".join(f"{one['scenario']}: {_times(one['way ms'])}" for one in limited)
         + ". One that took longer than the next one makes those two look closer than they were "
-        "begun. Starts by the workers' own clocks, which they write into the requests, have no "
-        "tolerance.",
+        "begun: the workers write into the requests when they began them by their own clocks.",
         f"Too early by the log: {len(early)}, by {_times(spread(early))}. Too early by the "
         f"workers' own clocks: {', '.join(f'{ms:.1f} ms' for ms in late) or 'none'}.",
-        f"A host in trouble answers 503 with Retry-After {RETRY_AFTER} for "
-        f"{TROUBLE} s. The fast hosts have a delay of {OF_OTHERS} s, the slow one a "
-        f"concurrency of 2. CPU busy: of {psutil.cpu_count()} cores, by all processes of this "
-        "machine.",
+        f"A host in trouble answers 503 with Retry-After {RETRY_AFTER} for {TROUBLE} s. CPU busy: "
+        f"of {psutil.cpu_count()} cores, by all processes of this machine.",
     ]
     return Result("polite", title, COLUMNS, rows, targets=targets, notes=notes)
 
@@ -209,7 +182,6 @@ def _kept(found: dict[str, Any]) -> list[Target]:
         "starts closer than the delay": "closer than delay",
         "starts over the rate, in any window": "over rate",
         "more in flight than allowed": "over concurrency",
-        "all of these, with tolerance": "with tolerance",
         "starts too early by the workers' clocks": "by workers' clocks",
         "pages missing": "missing",
         "pages fetched twice that no killed worker had": "needlessly twice",

@@ -25,24 +25,24 @@ from scrapy_redisq import Frontier
 
 SPIDERS = Path(__file__).parent / "spiders"
 
-PEERS_FOLDER = Path(__file__).parents[2] / ".benchmarks-venv"
-PEERS = ("scrapy-redis==0.9.1", "Scrapy-Redis-BloomFilter==0.8.1")
+PEER_FOLDER = Path(__file__).parents[2] / ".benchmarks-venv"
+PEER = "scrapy-redis==0.9.1"
 SAME = ("Scrapy", "Twisted", "redis", "lxml", "parsel", "w3lib", "cssselect", "itemadapter")
 """What has a part in the figures: all variants run with the same release of it."""
 
 
-def peers_python() -> Path:
-    """The interpreter of the peers' environment, which the first call makes.
+def peer_python() -> Path:
+    """The interpreter of the peer's environment, which the first call makes.
 
-    Raises `subprocess.CalledProcessError` if pip cannot install them.
+    Raises `subprocess.CalledProcessError` if pip cannot install it.
     """
-    interpreter = PEERS_FOLDER / "bin" / "python"
-    wanted = "\n".join([*PEERS, *(f"{name}=={version(name)}" for name in SAME)])
-    done = PEERS_FOLDER / "installed.txt"
+    interpreter = PEER_FOLDER / "bin" / "python"
+    wanted = "\n".join([PEER, *(f"{name}=={version(name)}" for name in SAME)])
+    done = PEER_FOLDER / "installed.txt"
     if not (done.exists() and done.read_text() == wanted and interpreter.exists()):
-        venv.create(PEERS_FOLDER, with_pip=True, clear=True)
+        venv.create(PEER_FOLDER, with_pip=True, clear=True)
         pip = [str(interpreter), "-m", "pip", "install", "--quiet", *wanted.split()]
-        print(f"installing {', '.join(PEERS)} into {PEERS_FOLDER}", file=sys.stderr)
+        print(f"installing {PEER} into {PEER_FOLDER}", file=sys.stderr)
         subprocess.run(pip, check=True, capture_output=True, text=True)
         done.write_text(wanted)
     return interpreter
@@ -66,12 +66,11 @@ OURS = "scrapy_redisq.Scheduler"
 MEMORY = Variant("Scrapy in memory")
 REDISQ_BLOOM = Variant("scrapy-redisq Bloom", OURS, "scrapy_redisq.BloomDupeFilter")
 REDISQ_EXACT = Variant("scrapy-redisq exact", OURS, "scrapy_redisq.ExactDupeFilter")
-SCRAPY_REDIS, SCRAPY_REDIS_BLOOM = (
-    Variant(name, f"{package}.scheduler.Scheduler", f"{package}.dupefilter.RFPDupeFilter", True)
-    for name, package in {
-        "scrapy-redis": "scrapy_redis",
-        "Scrapy-Redis-BloomFilter": "scrapy_redis_bloomfilter",
-    }.items()
+SCRAPY_REDIS = Variant(
+    "scrapy-redis",
+    "scrapy_redis.scheduler.Scheduler",
+    "scrapy_redis.dupefilter.RFPDupeFilter",
+    True,
 )
 
 
@@ -109,7 +108,7 @@ class Worker:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("SCRAPY_")
         }
-        python = str(peers_python()) if variant.peer else sys.executable
+        python = str(peer_python()) if variant.peer else sys.executable
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [python, "-m", "scrapy", *command],
