@@ -9,11 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,28 +22,6 @@ from lab.servers import RedisServer, wait_until
 from scrapy_redisq import Frontier
 
 SPIDERS = Path(__file__).parent / "spiders"
-
-PEER_FOLDER = Path(__file__).parents[2] / ".benchmarks-venv"
-PEER = "scrapy-redis==0.9.1"
-SAME = ("Scrapy", "Twisted", "redis", "lxml", "parsel", "w3lib", "cssselect", "itemadapter")
-"""What has a part in the figures: all variants run with the same release of it."""
-
-
-def peer_python() -> Path:
-    """The interpreter of the peer's environment, which the first call makes.
-
-    Raises `subprocess.CalledProcessError` if pip cannot install it.
-    """
-    interpreter = PEER_FOLDER / "bin" / "python"
-    wanted = "\n".join([PEER, *(f"{name}=={version(name)}" for name in SAME)])
-    done = PEER_FOLDER / "installed.txt"
-    if not (done.exists() and done.read_text() == wanted and interpreter.exists()):
-        venv.create(PEER_FOLDER, with_pip=True, clear=True)
-        pip = [str(interpreter), "-m", "pip", "install", "--quiet", *wanted.split()]
-        print(f"installing {PEER} into {PEER_FOLDER}", file=sys.stderr)
-        subprocess.run(pip, check=True, capture_output=True, text=True)
-        done.write_text(wanted)
-    return interpreter
 
 
 class DidNotRun(Exception):
@@ -59,7 +35,6 @@ class Variant:
     name: str
     scheduler: str = "scrapy.core.scheduler.Scheduler"
     dupefilter: str = "scrapy.dupefilters.RFPDupeFilter"
-    peer: bool = False
 
 
 OURS = "scrapy_redisq.Scheduler"
@@ -67,10 +42,7 @@ MEMORY = Variant("Scrapy in memory")
 REDISQ_BLOOM = Variant("scrapy-redisq Bloom", OURS, "scrapy_redisq.BloomDupeFilter")
 REDISQ_EXACT = Variant("scrapy-redisq exact", OURS, "scrapy_redisq.ExactDupeFilter")
 SCRAPY_REDIS = Variant(
-    "scrapy-redis",
-    "scrapy_redis.scheduler.Scheduler",
-    "scrapy_redis.dupefilter.RFPDupeFilter",
-    True,
+    "scrapy-redis", "scrapy_redis.scheduler.Scheduler", "scrapy_redis.dupefilter.RFPDupeFilter"
 )
 
 
@@ -96,7 +68,7 @@ class Worker:
         self._report = folder / f"worker-{number}.json"
         self._log = folder / f"worker-{number}.log"
         chosen = {"SCHEDULER": variant.scheduler, "DUPEFILTER_CLASS": variant.dupefilter}
-        chosen["REDIS_URL" if variant.peer else "REDISQ_URL"] = url
+        chosen["REDIS_URL" if variant is SCRAPY_REDIS else "REDISQ_URL"] = url
         begins = {"start_url": site.start_url, "hosts": site.hosts} if site else {}
         command = ["runspider", str(SPIDERS / f"{spider}.py")]
         for option, given in (
@@ -108,10 +80,9 @@ class Worker:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("SCRAPY_")
         }
-        python = str(peer_python()) if variant.peer else sys.executable
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [python, "-m", "scrapy", *command],
+                [sys.executable, "-m", "scrapy", *command],
                 cwd=folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,7 +1,6 @@
 """The spider that every variant runs: takes each page's title and follows all its links.
 
-Alone in its folder and without an import of this project, because scrapy-redis runs it with a Python
-environment of its own: ``scrapy runspider follow.py -a start_url=… -a hosts=… -a report=…``.
+``scrapy runspider follow.py -a start_url=… -a hosts=… -a report=…``
 """
 
 from __future__ import annotations
