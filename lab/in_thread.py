@@ -18,9 +18,8 @@ class InThread:
     if it cannot."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._listening: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -40,24 +39,15 @@ class InThread:
         raise NotImplementedError
 
     async def accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self.carry(reader, writer)
         finally:
-            self._connections.discard(task)
             writer.close()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
-
     async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
-        self._connections: set[asyncio.Task[None]] = set()
         try:
             servers = await self.listen()
         except BaseException as error:
@@ -67,6 +57,4 @@ class InThread:
         await self._end.wait()
         for server in servers:
             server.close()
-        for connection in list(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        # The loop cancels what serves connections when this returns.

@@ -6,7 +6,6 @@ Pages are given by a function ``page(path) -> Answer | str | None``; None is a 4
 from __future__ import annotations
 
 import asyncio
-import errno
 import math
 import threading
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lab.in_thread import InThread
+from lab.servers import free_port
 
 Headers = dict[str, str]
 
@@ -98,21 +98,8 @@ class Site(InThread):
         return {host: sorted(times)[:pages] for host, times in at.items()}
 
     async def listen(self) -> list[asyncio.Server]:
-        while True:
-            port, servers = self.port, []
-            try:
-                for host in self._addresses:
-                    servers.append(await asyncio.start_server(self.accepted, host, port))
-                    port = servers[0].sockets[0].getsockname()[1]
-            except OSError as error:
-                for server in servers:
-                    server.close()
-                # What is free on the first host may be taken on another one.
-                if self.port or error.errno != errno.EADDRINUSE:
-                    raise
-            else:
-                self.port = port
-                return servers
+        self.port = self.port or free_port()
+        return [await asyncio.start_server(self.accepted, self._addresses, self.port)]
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         goes_on = True
