@@ -146,11 +146,6 @@ def alternating(
     return measured
 
 
-def alternate(variants: Mapping[Name, Callable[[], Figures]], rounds: int) -> dict[Name, Figures]:
-    """Medians of each figure of `alternating` rounds."""
-    return {name: medians(runs) for name, runs in alternating(variants, rounds).items()}
-
-
 def medians(runs: list[Figures]) -> Figures:
     """The median of each figure."""
     return {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}

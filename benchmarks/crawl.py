@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import redis
 
 from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
 from benchmarks.crawls.pages import Pages
@@ -79,8 +75,6 @@ class Comparison:
         are between neighbours in time."""
         self.proxy.round_trip = round_trip / 1000
         url = self.server.url_through(self.proxy.port) if round_trip else self.server.url
-        if round_trip and name == GENERATED:
-            self.notes.append(f"Round trip {round_trip} ms: a PING took {ping(url):.1f} ms.")
         crawls = {one: partial(self.crawl, one, site, url) for one in (MEMORY, *variants)}
         runs = alternating(crawls, rounds)
         if once:
@@ -95,18 +89,6 @@ class Comparison:
                 "x memory": ratio(measured, memory, "pages/s"),
                 "CPU x memory": ratio(measured, memory, "CPU ms/page"),
             }
-
-
-def ping(url: str) -> float:
-    """The median time of a PING in ms."""
-    times = []
-    with redis.Redis.from_url(url) as client:
-        client.ping()
-        for _ in range(20):
-            began = time.perf_counter()
-            client.ping()
-            times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1000
 
 
 def run(*, quick: bool) -> Result:

@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import Any
 
-from benchmarks.common import Figures, Result, Target, alternate, cpu_of
+from benchmarks.common import Figures, Result, Target, alternating, cpu_of, medians
 from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.workers import Fleet
 from lab.servers import RedisServer, any_server
@@ -63,8 +63,9 @@ def run(*, quick: bool) -> Result:
         for delay in delays:
             with Pages(pages=pages, delay=delay) as site:
                 variants = {workers: partial(crawl, server, site, workers) for workers in sizes}
-                medians = alternate(variants, rounds)
-            one = medians[sizes[0]]["pages/s"]
+                measured = alternating(variants, rounds)
+            found = {workers: medians(runs) for workers, runs in measured.items()}
+            one = found[sizes[0]]["pages/s"]
             rows += [
                 {
                     "answers after ms": round(delay * 1000),
@@ -73,7 +74,7 @@ def run(*, quick: bool) -> Result:
                     **figures,
                     "fetched twice": int(figures["fetched twice"]),
                 }
-                for workers, figures in medians.items()
+                for workers, figures in found.items()
             ]
     return Result(
         "fleet",

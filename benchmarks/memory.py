@@ -135,8 +135,10 @@ class Measured(RedisServer):
         self.redis = self.client()
         self.member = self.worker(0)
         # What is there whatever is queued or seen: scripts, counters.
-        self.push([b"first"], slots=1)
-        self.finish_all()
+        self.push([b"first"])
+        for lease in self.exchange(self.member, want=1):
+            self.member.add(Finish(lease.id, "done"))
+        self.exchange(self.member)
         self._see("before", SeenFilter(backend, ERROR_RATE, 1000), 1)
         self._filter = SeenFilter(backend, ERROR_RATE, capacity)
         self._seen = 0
@@ -182,10 +184,10 @@ class Measured(RedisServer):
         fingerprints = [os.urandom(20) for _ in range(number)]
         execute(self.redis, calls.record_seen(SPIDER.name, generation, seen, fingerprints))
 
-    def push(self, entries: Iterable[bytes], slots: int) -> None:
-        """Enqueue; without fingerprints, for the dupefilter is weighed by itself."""
+    def push(self, entries: Iterable[bytes]) -> None:
+        """Enqueue into ten slots; without fingerprints, for the dupefilter is weighed by itself."""
         for number, entry in enumerate(entries):
-            self.member.add(Enqueue(f"shop{number % slots}", 0, entry, None))
+            self.member.add(Enqueue(f"shop{number % 10}", 0, entry, None))
             if len(self.member) == MAX_OPERATIONS:
                 self.exchange(self.member)
         self.exchange(self.member)
@@ -194,36 +196,22 @@ class Measured(RedisServer):
         """-> what was claimed."""
         return member.received(execute(self.redis, member.call(want=want))).leases
 
-    def finish_all(self) -> None:
-        """Claim and finish until nothing is left."""
-        while leases := self.exchange(self.member, want=MAX_CLAIMS):
-            for lease in leases:
-                self.member.add(Finish(lease.id, "done"))
-
 
 def queued(number: int, content: str, depth: int) -> float:
     """Bytes of a queued request, entry and all that is kept with it."""
     with Measured(depth) as measured:
-        measured.push(entries(content, number), slots=10)
+        measured.push(entries(content, number))
         return measured.taken() / number
 
 
 def leased(number: int, content: str) -> float:
     """Bytes of a request that a worker holds, 100 each, the worker itself included."""
     with Measured() as measured:
-        measured.push(entries(content, number), slots=10)
+        measured.push(entries(content, number))
         for worker in range(1, number // MAX_CLAIMS + 1):
             claimed = measured.exchange(measured.worker(worker), want=MAX_CLAIMS)
             assert len(claimed) == MAX_CLAIMS
         return measured.taken() / number
-
-
-def idle_slot(slots: int) -> float:
-    """Bytes that remain of a slot when its only request has been finished."""
-    with Measured() as measured:
-        measured.push(entries(USUAL, slots), slots)
-        measured.finish_all()
-        return measured.taken() / slots
 
 
 def queued_by_peer(number: int, content: str) -> float:
@@ -266,9 +254,7 @@ def grown(backend: str, number: int, steps: int) -> tuple[float, float]:
 
 def run(*, quick: bool) -> Result:
     """Weigh everything, two at a time: times play no part here."""
-    number, slots, held, of_peer = (
-        (1000, 500, 200, 100) if quick else (300_000, 20_000, 10_000, 50_000)
-    )
+    number, held, of_peer = (1000, 200, 100) if quick else (300_000, 10_000, 50_000)
     sizes, looks = ((2_000,), 2) if quick else (SEEN, 20)
     weighed: list[tuple[str, int, Future[float]]] = []
     with ProcessPoolExecutor(2) as pool:
@@ -282,7 +268,6 @@ def run(*, quick: bool) -> Result:
             weigh(COMPRESSED_ROW, number, queued, content, 1)
             weigh("  leased", held, leased, content)
             weigh("  scrapy-redis, queued", of_peer, queued_by_peer, content)
-        weigh("slot that was used and is empty", slots, idle_slot)
         for size in sizes:
             for each in BACKENDS:
                 weigh(f"seen, {each}: {size:,}, {DESIGNED}", size, seen, each)

@@ -92,16 +92,7 @@ def row(scenario: str, seconds: float, crawled: Crawled) -> dict[str, Any]:
         "twice": len(good) - len(fetched),
         "needlessly twice": len(by_living) - len({(hit.host, hit.path) for hit in by_living}),
         "CPU busy": crawled.cores,
-        "early ms": [1000 * each for each in early],
-        "early by workers ms": [1000 * each for each in by_workers],
-        "way ms": spread([1000 * (hit.at - hit.started) for hit in crawled.hits]),
     }
-
-
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, 99th percentile and the highest."""
-    ordered = sorted(values) or [0.0]
-    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]
 
 
 def run(*, quick: bool) -> Result:
@@ -126,9 +117,6 @@ def run(*, quick: bool) -> Result:
             Target.at_least(what, share, UNHURT, shown=f"{share:.3f} x"),
             Target.none("pages missing, a host in trouble", rows[-1]["missing"]),
         ]
-    limited = rows[:2]
-    early = [ms for one in limited for ms in one["early ms"]]
-    late = [ms for one in rows for ms in one["early by workers ms"]]
     title = f"Limits of {many} hosts that {workers} workers keep together"
     notes = [
         f"{seconds:g} s; each host has as many pages as its limits allow in that time. Ten "
@@ -138,20 +126,13 @@ def run(*, quick: bool) -> Result:
         f"REDISQ_LEASE_TTL is {LEASE_TTL} s.",
         "Counted by the log of the site, which runs first. A request is over the rate if "
         "any window that ends with it holds more than burst + rate x its length.",
-        "A request gets from its worker to the log in "
-        + "; ".join(f"{one['scenario']}: {_times(one['way ms'])}" for one in limited)
-        + ". One that took longer than the next one makes those two look closer than they were "
-        "begun: the workers write into the requests when they began them by their own clocks.",
-        f"Too early by the log: {len(early)}, by {_times(spread(early))}. Too early by the "
-        f"workers' own clocks: {', '.join(f'{ms:.1f} ms' for ms in late) or 'none'}.",
+        "A request that took longer to the log than the next one makes those two look closer than "
+        "they were begun: the workers write into the requests when they began them by their own "
+        "clocks.",
         f"A host in trouble answers 503 with Retry-After {RETRY_AFTER} for {TROUBLE} s. CPU busy: "
         f"of {psutil.cpu_count()} cores, by all processes of this machine.",
     ]
     return Result("polite", title, COLUMNS, rows, targets=targets, notes=notes)
-
-
-def _times(found: tuple[float, float, float]) -> str:
-    return "{:.1f} ms (median), {:.1f} (99 of 100), {:.1f} at most".format(*found)
 
 
 def _left_alone(crawled: Crawled) -> Target:
