@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import secrets
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,23 +89,15 @@ class Sentinels:
                 start("--replicaof", "127.0.0.1", str(self._port), *origin)
             for replica in self.servers[1:]:
                 wait_until(functools.partial(in_step, replica), 20, "the replicas are in step")
-            ports = [free_port() for _ in range(3)]
-            if fronts:
-                self.ways = [stack.enter_context(Proxy(port)) for port in ports]
-            known = {
-                port: secrets.token_hex(20) for port in [way.port for way in self.ways] or ports
-            }
-            self.sentinels = [
-                stack.enter_context(
-                    Sentinel(
-                        binary,
-                        self._config(known, announced, down_after),
-                        port=port,
-                        password=sentinel_password,
-                    )
-                )
-                for port, announced in zip(ports, known, strict=True)
-            ]
+            self.sentinels: list[Sentinel] = []
+            for _ in range(3):
+                port = announced = free_port()
+                if fronts:
+                    self.ways.append(stack.enter_context(Proxy(port)))
+                    announced = self.ways[-1].port
+                config = self._config(announced, down_after)
+                sentinel = Sentinel(binary, config, port=port, password=sentinel_password)
+                self.sentinels.append(stack.enter_context(sentinel))
             for sentinel in self.sentinels:
                 wait_until(functools.partial(sees_all, sentinel), 20, "the Sentinels see all")
             self._stack = stack.pop_all()
@@ -120,11 +111,9 @@ class Sentinels:
     def close(self) -> None:
         self._stack.close()
 
-    def _config(self, known: dict[int, str], own: int, down_after: float) -> str:
-        """Of the Sentinel that the others know by the port ``own``. ``known``: ids of all by their
-        ports; they are told, because to find each other takes some seconds."""
+    def _config(self, own: int, down_after: float) -> str:
+        """Of the Sentinel that the others know by the port ``own``; they find each other."""
         lines = [
-            f"myid {known[own]}",
             f"monitor {SERVICE} 127.0.0.1 {self._port} 2",
             f"down-after-milliseconds {SERVICE} {int(down_after * 1000)}",
             f"failover-timeout {SERVICE} 6000",
@@ -133,11 +122,6 @@ class Sentinels:
             lines.append(f"auth-pass {SERVICE} {self._password}")
         if self._sentinel_password:
             lines.append(f"sentinel-pass {self._sentinel_password}")
-        for replica in self.servers[1:]:
-            lines.append(f"known-replica {SERVICE} 127.0.0.1 {replica.port}")
-        for port, myid in known.items():
-            if port != own:
-                lines.append(f"known-sentinel {SERVICE} 127.0.0.1 {port} {myid}")
         if self.ways:
             lines += ["announce-ip 127.0.0.1", f"announce-port {own}"]
         text = "".join(f"sentinel {line}\n" for line in lines)
