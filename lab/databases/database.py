@@ -16,7 +16,6 @@ from typing import Any, ClassVar, TypeAlias
 import psutil
 import sqlalchemy
 
-from lab import session
 from lab.servers import ServerProcess, free_port
 
 PASSWORD = "pa ss:w@rd/%41?#"
@@ -131,19 +130,10 @@ class DatabaseServer(_Asked, ServerProcess):
     def empty(self) -> None:
         """Remove everything from the current database, which takes less time than a new one."""
 
-    def _once(self, command: list[str]) -> None:
-        """Let ``command`` make the folder ``data``, in the first process of a session: the others
-        copy what it made."""
-        data, made = self.folder / "data", session.folder() / f"{self.kind}-data"
-        with session.alone(made):
-            if not made.exists():
-                options: dict[str, Any] = {"stdout": subprocess.DEVNULL, **self.started_with}
-                subprocess.run(command, check=True, cwd=self.folder, **options)
-                partial = made.with_suffix(".partial")
-                subprocess.run(["cp", "-a", data, partial], check=True)
-                partial.rename(made)
-                return
-        subprocess.run(["cp", "-a", made, data], check=True)
+    def _make(self, command: list[str]) -> None:
+        """Let ``command`` make the folder ``data``."""
+        options: dict[str, Any] = {"stdout": subprocess.DEVNULL, **self.started_with}
+        subprocess.run(command, check=True, cwd=self.folder, **options)
 
     @property
     def url(self) -> str:

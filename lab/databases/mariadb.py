@@ -41,7 +41,7 @@ class MariaServer(DatabaseServer):
             "--innodb-buffer-pool-size=16M",
         ]
         normal = "--auth-root-authentication-method=normal"
-        self._once([install, *self._common, "--skip-test-db", normal])
+        self._make([install, *self._common, "--skip-test-db", normal])
         (self.folder / "init.sql").write_text(
             f"CREATE USER IF NOT EXISTS {self.user}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n"
             f"GRANT ALL ON *.* TO {self.user}@'127.0.0.1';\n"

@@ -78,7 +78,7 @@ class PostgresServer(DatabaseServer):
             shutil.chown(self.folder, _OTHER_USER)
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
-        self._once(
+        self._make(
             [
                 str(binaries / "initdb"),
                 *("-D", str(self.folder / "data"), "-U", self.user, f"--pwfile={secret}"),
