@@ -136,8 +136,7 @@ class Feeder:
         self.ends = False
         """Whether the crawl does not stay for more lines: ``max_idle``, and all feeds are empty."""
         self._idle_since = time.monotonic()
-        self._moving = asyncio.Lock()
-        """Held while lines are on their way from the feed to the frontier."""
+        self._pushing = asyncio.Lock()
         self._reading: asyncio.Future[None] | None = None
 
     def start(self) -> None:
@@ -145,10 +144,10 @@ class Feeder:
         self._reading = asyncio.ensure_future(self._run.run_part(self._read))
 
     async def stop(self) -> None:
-        """Read no more. What is under way is awaited as long as the caller waits; cut off, it is
-        read again when the TTL is over."""
+        """Read no more. A push that is under way is awaited as long as the caller waits; if it is
+        cut off, its lines are read again when the TTL is over."""
         try:
-            await self._moving.acquire()
+            await self._pushing.acquire()
         finally:
             if self._reading is not None:
                 await cancel(self._reading)
@@ -158,8 +157,7 @@ class Feeder:
             pause = LOOK
             if self._worker.could_use_more():
                 await self._worker.room_for_start()
-                async with self._moving:
-                    pause = 0.0 if await self._read_first() else LOOK_IDLE
+                pause = 0.0 if await self._read_first() else LOOK_IDLE
             elif not self._worker.engine.closing:
                 self._mind_the_end(all_empty=False)
             await asyncio.sleep(pause)
@@ -175,7 +173,8 @@ class Feeder:
             if taken is not None and taken.lines:
                 self._idle_since = time.monotonic()
                 self._run.stay_open(True)
-                await self._push(source, taken)
+                async with self._pushing:
+                    await self._push(source, taken)
                 return True
             all_empty &= taken is not None and not taken.aside
         self._mind_the_end(all_empty)

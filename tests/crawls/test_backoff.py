@@ -229,23 +229,6 @@ def test_what_began_before_counts_once(member: Callable[..., Worker], client: re
     assert (state(client)["fails"], state(client)["status"]) == ("1", "500")
 
 
-def test_a_slot_of_a_clock_that_was_ahead(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """A reset has forgotten that the clock had gone back: what is left of a slot keeps nobody
-    waiting, but for what people have said."""
-    ahead = (client.time()[0] + 3000) * 1_000_000
-    left = {"failed": ahead, "parked": ahead, "fails": 3, "ends": ahead, "own": "250000 0 0 0"}
-    client.hset(f"redisq:{{{NAME}:0}}:slot:host", mapping=left)
-    worker = member()
-    worker.send(["/0"])
-    assert len(ask(worker).leases) == 1
-    outcome(worker, False)
-    ask(worker, 0)
-    assert state(client)["own"] == "250000 0 0 0"
-    assert "parked" not in state(client)
-
-
 def test_one_request_is_tried(member: Callable[..., Worker]) -> None:
     """After the pause one worker may start one request, and nobody another one before it has
     succeeded."""

@@ -265,7 +265,6 @@ MUTANTS = [
             "return state.fails > 0 and 1 or state.limit.concurrency end",
             "return state.limit.concurrency end",
         ),
-        ("> NOW + TURN", "> NOW + 2 * HOUR"),
     ),
     *_of(
         "worker/politeness/gate.py",

@@ -29,7 +29,6 @@ local TEXTS = {robots_by = true, owner = true, own = true, line = true}
 
 local FIELDS = {
   'last',     -- when a request was last started
-  'failed',   -- when the last failure was counted
   'tat',      -- theoretical arrival time of the rate
   'ends',     -- end of the turn
   'wanted',   -- until when it counts that another worker waits for the turn
@@ -41,6 +40,7 @@ local FIELDS = {
   'out',      -- tokens that workers have
   'parked',   -- nothing is started before it
   'fails',    -- failures in a row
+  'failed',   -- when the last one was counted
   'told',     -- when other workers were last told of a failure
   'status',   -- HTTP status of the last answer, 0: there was none; negative: that of robots.txt, by
               -- which nothing is allowed, -1: it cannot be had
@@ -118,13 +118,11 @@ local function slot_of(slot)
   if not state then
     state = {}
     local values = redis.call('HMGET', slot_key(slot), unpack(FIELDS))
-    -- A reset forgets by how much the clock had gone back: then only what people have said counts.
-    local stale = math.max(number_of(values[1]), number_of(values[2])) > NOW + TURN
     for i, name in ipairs(FIELDS) do
-      local value = (not stale or name == 'own' or name == 'held') and values[i]
-      if TEXTS[name] then state[name] = value or ''
-      else state[name] = number_of(value) end
+      if TEXTS[name] then state[name] = values[i] or ''
+      else state[name] = number_of(values[i]) end
     end
+    state.last = math.min(state.last, NOW) -- by a clock that has gone back since, after a reset
     set_limit(slot, state, state.own)
     slots[slot] = state
   end
