@@ -324,7 +324,8 @@ class Faults:
     async def _foreign_entry(self, fault: Fault, worker: Worker) -> None:
         server = self._server(fault)
         for key in server.redis.keys("redisq:*:queue:h0.sim:0"):
-            server.redis.lpush(key, self._chance.randbytes(20))
+            if server.redis.type(key) == b"list":
+                server.redis.lpush(key, self._chance.randbytes(20))
 
     async def _damage(self, fault: Fault, worker: Worker) -> None:
         """Somebody deletes a key or writes over it; a person who is told so puts that in order."""

@@ -42,7 +42,7 @@ def rudeness(world: World) -> list[str]:
     pressed = [one for one in world.site.pressed if not _is_resumed(world, *one, 1.1)]
     if pressed := [one for one in pressed if not world.faults.near(WORDLESS, one[0])]:
         problems.append(f"rude: to hosts that are away, at {pressed[:5]}")
-    anew = (*WORDLESS, "reset")
+    anew = (*WORDLESS, "reset", "requeue")
     hasty = [one for one in world.site.hasty if not world.faults.near(anew, one[0] - BOOTED)]
     if hasty:
         problems.append(f"rude: tried again too soon: {hasty[:5]}")

@@ -129,9 +129,9 @@ def _calm(world: World) -> list[str]:
     features, masters = world.plan.features, world.plan.masters
     problems = []
     # A handler of spider_idle whose request is refused is asked again after five seconds, when no
-    # server can lose that any more.
+    # server can lose that any more; it may be one worker's after the other's.
     again = 5.0 + NO_REPLICA * (masters > 1)
-    refused = 2 * again * ({"idle", "slot_budget"} <= features)
+    refused = again * (1 + len(world.plan.workers)) * ({"idle", "slot_budget"} <= features)
     bound = CALM + refused + 1.5 * ("slow_callbacks" in features)
     if "slow_start" in features:  # a worker may add nothing that is new
         bound += SLOW * len(world.site.starts)
