@@ -142,9 +142,11 @@ def _given_back(world: World) -> int:
 
 def _may_be_void(world: World, moment: float) -> bool:
     """Whether the leases of a worker that lives may be. It learns that when it is answered, and an
-    idle one asks each five seconds. Between two outages it may not have been heard."""
+    idle one asks each five seconds. Between two outages it may not have been heard, and after one
+    a shard may be sealed by who came back sooner."""
     before = [one.kind for one in world.happened if one.since <= moment]
-    happened = set(before) & set(VOIDING) or sum(one in UNHEARD for one in before) > 1
+    outages = sum(one in UNHEARD for one in before)
+    happened = set(before) & set(VOIDING) or outages > (world.plan.masters < 2)
     return bool(happened) and world.faults.near((*VOIDING, *UNHEARD), moment - CLOSING, moment)
 
 
