@@ -148,10 +148,11 @@ class Network:
         return sum(one - two for one, two in counts) if counts else -1
 
     def is_done(self) -> bool:
-        """Whether there were requests, and all are finished, as far as each shard tells."""
-        counts = self.counts().values()
-        posts = any(server.redis.keys("redisq:{sim*:post") for server in self.primaries)
-        return len(counts) > 0 and not posts and all(one <= two for one, two in counts)
+        """Whether all requests are finished, as far as each shard tells. Of counts that somebody
+        has deleted none are left: what waits or is held has other keys, too."""
+        kinds = ("ready", "delayed", "post", "leases:*")
+        left = any(one.redis.keys(f"redisq:{{sim*:{k}") for one in self.primaries for k in kinds)
+        return not left and all(one <= two for one, two in self.counts().values())
 
     def is_starting(self) -> bool:
         """Whether a worker has start requests of its own to do, as far as each shard tells."""

@@ -64,7 +64,6 @@ class SimulatedSpider(scrapy.Spider):
         async for request in self.starts():
             yield request
         del world().starting[number]
-        world().has_started = True
 
     async def starts(self) -> AsyncIterator[Any]:
         site, features = world().site, world().plan.features

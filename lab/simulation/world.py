@@ -28,6 +28,7 @@ from lab.simulation.letters import Letter, dead_letters
 from lab.simulation.network import Network
 from lab.simulation.people import People
 from lab.simulation.plan import EVERY, FEED, LINES, RECURRING, STRANGE, Plan
+from lab.simulation.server import META
 from lab.simulation.site import Site
 from lab.simulation.workers import AGE, Log, Worker, copied, run_of, settings_of
 from scrapy_redisq.errors import ConfigurationMismatch, RedisqError
@@ -77,8 +78,6 @@ class World:
     """When workers closed as finished, and what was not in the sink by then."""
     starting: dict[int, float] = field(default_factory=dict)
     """Workers that read start(), and since when."""
-    has_started: bool = False
-    """A worker has read start() to its end."""
     left_starting: list[tuple[float, int, set[int]]] = field(default_factory=list)
     """When workers closed as finished, and which others of their run were reading start()."""
     happened: list[Happened] = field(default_factory=list)
@@ -427,8 +426,9 @@ class World:
         """Whether all is done, as far as that can be said, and no fault comes any more."""
         if self.people.are_busy or any(fault.at > self.clock.now for fault in self.plan.faults):
             return False
-        # A worker that waits for a server has not read start().
-        is_there = self.has_started and not any(one.away for one in self.network.primaries)
+        # Who has read start() to its end may be killed before a server hears of that.
+        is_seeded = self.network.first.redis.hget(META, "seeded")
+        is_there = is_seeded and not any(one.away for one in self.network.primaries)
         # Of workers that somebody has deleted nobody counts it back.
         starting = self.alive() and not self.met["damage"] and self.network.is_starting()
         return is_there and not starting and self.network.is_done()
