@@ -33,6 +33,9 @@ whether it is the last one."""
 KEPT = {"hidden", "shared_hidden", "own_starts"}
 """Features by which requests stay in their process."""
 
+OF_A_PAGE = ("hidden", "moved", "deeper")
+"""Such requests, of one page each."""
+
 UNSETTLING = (
     *("kill", "stop", "stop_twice", "leave", "told_to_stop", "quiet", "freeze", "cut", "messages"),
     *("outage", "restart", "full", "clock", "lost_tail", "lost_script", "failover", "host_dies"),
@@ -47,6 +50,10 @@ def fetches(world: World) -> list[str]:
     """What was fetched without a reason, and of whom leases were void without one."""
     unsettled = sum(UNSETTLING.count(one.kind) for one in world.happened)
     voids = _voids(world)
+    # A host that is away is tried again after the shortest pauses once people have resumed it.
+    resumed = [at for slot, at in world.people.resumed if slot]
+    anew = sum(world.faults.near(("host_away",), at) for at in resumed)
+    unsettled += UNSETTLING.count("host_away") * anew
     problems = _pages(world, unsettled) + _robots(world, unsettled) + _at_once(world, voids)
     if world.network.largest > MAX_BYTES * 1.2:
         problems.append(f"an exchange of {world.network.largest} bytes")
@@ -76,12 +83,14 @@ def _expected(world: World, name: str) -> int:
     """How often a page is fetched in all runs, if nothing goes wrong."""
     site = world.site
     page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
+    if name.partition("?")[2].startswith(OF_A_PAGE):  # its page asks for it whenever it is fetched
+        tried = "?hidden0" in name and "kept_tries" in world.plan.features
+        return site.hits[str(page.number)] + tried
     expected = 1 + (len(page.answers) + page.tries if name.isdecimal() else 0)
     expected = min(expected, 3 if len(page.answers) == NEVER else expected)
     # A start request asks nobody whether a link was met before, nor what it is redirected to.
     leads_here = page.number not in site.starts and site.is_of_start(page.number)
     expected *= 1 + (page.number in site.starts[1:]) + leads_here
-    expected += "?hidden0" in name and "kept_tries" in world.plan.features
     if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
         asking = [one for one in site.pages if f"shared{one.shared}" in name]
         expected = sum(1 + site.is_of_start(one.number) for one in asking)

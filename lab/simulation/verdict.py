@@ -144,7 +144,7 @@ def _calm(world: World) -> list[str]:
     late = world.closed_at - max(begun)
     if late > bound and not features & {"keep_alive", "refused_rows", "lines", "recurs"}:
         problems.append(f"slow: nothing was done in the last {late:.1f} s")
-    young = [one for one in world.workers if one.started_at > world.finished_at + AGE * TOLERANCE]
+    young = [one for one in world.workers if one.started_at > world.run_ended_at + AGE * TOLERANCE]
     if len(world.network.begun) > 1 and not (young or _begins_anew(world)):
         problems.append(f"{len(world.network.begun)} runs of one crawl")
     stats = [one.crawler.stats.get_stats() for one in world.workers]

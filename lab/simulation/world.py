@@ -83,8 +83,9 @@ class World:
     happened: list[Happened] = field(default_factory=list)
     completed_at: float = math.inf
     """When a run was complete for the first time."""
-    finished_at: float = math.inf
-    """When the first worker closed as finished."""
+    run_ended_at: float = math.inf
+    """When that run ended, as a worker that comes is told: its last worker left, and completed it
+    later."""
     closed_at: float = 0.0
     """When the last worker closed."""
     voided: float = 0.0
@@ -189,7 +190,6 @@ class World:
             self._later(kill_after, process.kill)
 
     def _finished(self, worker: Worker) -> None:
-        self.finished_at = min(self.finished_at, self.clock.now)
         missing = self.site.expected()[0] - self.table.keys()
         self.early.append((self.clock.now, worker.number, missing))
         # One may have joined when others had found all finished, and were leaving, or waited for
@@ -211,6 +211,8 @@ class World:
 
     def _run_is_complete(self) -> None:
         self.completed_at = min(self.completed_at, self.clock.now)
+        if ended := self.network.first.redis.hget(META, "ended"):
+            self.run_ended_at = min(self.run_ended_at, int(ended) / 1e6 - clocks.EPOCH)
         self.note_letters()
 
     def note_letters(self) -> None:
