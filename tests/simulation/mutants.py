@@ -1,5 +1,6 @@
 """By which of so many seeds the simulation finds each fault that `tests.mutants` has for workers
-and their frontier. A mutant is crawled with seeds alone that reached its line without it."""
+and their frontier. A mutant is crawled with those seeds alone in which it makes a difference to the
+line that it changes, as far as a mark can tell: see ``reach.py``."""
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ def find(words: list[str], seeds: range, most: int, jobs: int) -> bool:
         searches = threads.map(_search, mutants, (some[:most] for some in reaching))
         for mutant, some, search in zip(mutants, reaching, searches, strict=True):
             missed += not search.problem
-            number = seeds.index(search.seed) + 1 if search.problem else f"not in {len(seeds)}"
+            number = seeds.index(search.seed) + 1 if search.problem else "not found"
             changed = f"{search.changed} of {search.crawls}"
             problem = " ".join(search.problem.split())[:80].replace("|", "/")
             print(
