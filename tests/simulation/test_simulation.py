@@ -84,5 +84,5 @@ def test_marks(tmp_path: Path) -> None:
         file.read_text() for file in package.rglob("*.*") if file.suffix in (".py", ".lua")
     )
     for number in range(len(mutants)):
-        assert len(re.findall(rf"\breached\({number}[,)]|'reached {number}'", text)) == 1
+        assert len(re.findall(rf"; reached\({number}[,)]|'reached {number}'", text)) == 1
     assert reached("1:M 1 Jan 2027 00:00:00.000 # reached 12\nreached 7\n") == {7, 12}
