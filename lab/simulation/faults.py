@@ -298,7 +298,7 @@ class Faults:
     async def _reset(self, fault: Fault, worker: Worker) -> None:
         """All of it has to be crawled again."""
         if any(one.clock_error < -60 for one in self._network.servers):
-            return  # of a host that failed before the step a reset forgets when that was
+            return  # it forgets the step, and hosts that had failed would wait for as long
         self._world.void(2 * len(self._world.alive()))
         await self._people.reset()
         # Of when slots were used last.

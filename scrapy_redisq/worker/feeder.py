@@ -202,8 +202,7 @@ class Feeder:
         try:
             taken = await self._call(source, most=source.feed.batch)
         except (*TROUBLE, RedisError, RedisqError) as error:
-            redact = source.server.redact if source.server else self._run.server.redact
-            source.failed(redact(error))
+            self._failed(source, error)
             await source.hang_up()
             return None
         if taken.type not in (*TYPES, "none"):
@@ -211,6 +210,10 @@ class Feeder:
             return taken if taken.lines else None
         source.went_well()
         return taken
+
+    def _failed(self, source: Source, error: Exception) -> None:
+        server = source.server or self._run.server
+        source.failed(server.redact(error))
 
     async def _call(self, source: Source, *, most: int, done: Any = None) -> Taken:
         run = self._run
@@ -235,7 +238,7 @@ class Feeder:
             await self._call(source, most=0, done=taken.done)
         except (*TROUBLE, RedisError, RedisqError) as error:
             # Its lines are read once more when the TTL is over, and are duplicates.
-            source.failed(str(error))
+            self._failed(source, error)
 
     def _take(self, key: str, identity: bytes, line: bytes) -> Iterator[object]:
         """Hand in the requests of a line, or its dead letter; -> each of them."""

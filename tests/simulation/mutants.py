@@ -117,7 +117,7 @@ def find(words: list[str], seeds: range, most: int, jobs: int) -> bool:
             missed += not search.problem
             number = seeds.index(search.seed) + 1 if search.problem else "not found"
             changed = f"{search.changed} of {search.crawls}"
-            problem = " ".join(search.problem.split())[:80].replace("|", "/")
+            problem = search.problem.partition("\n")[0][:80].replace("|", "/")
             print(
                 f"| `{mutant.name}` | {number} | {len(some)} | {changed} | {problem} |", flush=True
             )

@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import redis
 
@@ -49,8 +48,11 @@ def mark(project: Path, mutants: list[Mutant]) -> None:
         marks: dict[Path, list[tuple[int, str]]] = defaultdict(list)
         for number, mutant in enumerate(mutants):
             file = package / mutant.path
-            in_language = _in_lua if mutant.path.endswith(".lua") else _in_python
-            marks[file].append(in_language(file.read_text(), mutant, number, compiles))
+            text = file.read_text()
+            if mutant.path.endswith(".lua"):
+                marks[file].append(_in_lua(text, mutant, number, compiles))
+            else:
+                marks[file].append(_in_python(text, mutant, number))
     for file, those in marks.items():
         text = file.read_text()
         for at, told in sorted(those, reverse=True):
@@ -63,9 +65,15 @@ def reached(log: str) -> set[int]:
     return {int(number) for number in re.findall(r"\breached (\d+)$", log, re.M)}
 
 
-def _in_python(text: str, mutant: Mutant, number: int, compiles: Any) -> tuple[int, str]:
-    """A mark, and its place before the innermost statement that holds the mutant's text."""
-    at = text.index(mutant.old) + len(mutant.old) - len(mutant.old.lstrip())
+def _place(text: str, mutant: Mutant) -> int:
+    """Where the mutant's text begins, behind blanks."""
+    return text.index(mutant.old) + len(mutant.old) - len(mutant.old.lstrip())
+
+
+def _in_python(text: str, mutant: Mutant, number: int) -> tuple[int, str]:
+    """The place of a mark, before the innermost statement that holds the mutant's text, and the
+    mark. Raises `ValueError` as `Mutant.apply` does."""
+    at = _place(text, mutant)
     lines = text.splitlines(keepends=True)
     line = text.count("\n", 0, at) + 1
 
@@ -124,7 +132,7 @@ def _in_lua(
 ) -> tuple[int, str]:
     """As `_in_python`: a statement begins where a block may stand. What is over before the text, a
     block or another branch, is passed over."""
-    at = text.index(mutant.old) + len(mutant.old) - len(mutant.old.lstrip())
+    at = _place(text, mutant)
     line = text.count("\n", 0, at)
     differs = _differs(text.splitlines()[line], mutant.apply(text).splitlines()[line])
     told = f"redis.log(redis.LOG_WARNING, 'reached {number}') end "
