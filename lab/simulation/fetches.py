@@ -107,7 +107,8 @@ def _robots(world: World, unsettled: int) -> list[str]:
     times = Counter(
         host for _, host, name, worker in world.site.log if name == "robots.txt" and worker != RIVAL
     )
-    alone = len(world.workers) * world.met["full"]  # where it cannot be stored
+    # Where it cannot be stored, or those of the run that is lost have each found no lock.
+    alone = len(world.workers) * (world.met["full"] + world.lost_run)
     most = len(world.network.begun) + unsettled + alone
     return [
         f"doubled: {number} fetches of {host}/robots.txt, {unsettled} reasons"

@@ -296,6 +296,10 @@ class RunSession:
         if self.joined.trash or self.joined.former_shards or self.terms.seen_ttl:
             self._helpers.append(asyncio.ensure_future(self._sweep()))
 
+    def run_beside(self, part: Callable[..., Awaitable[None]]) -> None:
+        """Run a part of the worker in the background, until `stop`."""
+        self._helpers.append(asyncio.ensure_future(self.run_part(part)))
+
     async def run_part(self, part: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """Run a part of the worker that goes on until it is cancelled; if it fails, the worker is
         lost."""
@@ -431,12 +435,12 @@ class RunSession:
         self._stop.set()
         for session in self.sessions:
             session.interrupt()
-        # More than once: wait_for() can lose a cancellation before Python 3.12.
-        while helpers := [task for task in self._helpers if not task.done()]:
-            for task in helpers:
-                task.cancel()
-            await asyncio.wait(helpers, timeout=LOOK_FOR_ENDED)
+        await _end(self._helpers)
         await asyncio.gather(*self._running)
+
+    async def cut_off(self) -> None:
+        """End what `stop` had no time to end."""
+        await _end([*self._helpers, *self._running])
 
     async def leave(self) -> bool:
         """Send all operations, give all leases back, leave. -> True if the run is now complete.
@@ -544,6 +548,14 @@ class RunSession:
             counts = pairs(status.get("counts", []))
             waiting += number(counts.get("created", 0)) - number(counts.get("finished", 0))
         return max(0, waiting)
+
+
+async def _end(tasks: Collection[asyncio.Future[None]]) -> None:
+    # More than once: wait_for() can lose a cancellation before Python 3.12.
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=LOOK_FOR_ENDED)
 
 
 def _new_worker_id() -> str:

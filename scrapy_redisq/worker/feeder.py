@@ -137,22 +137,9 @@ class Feeder:
         """Whether the crawl does not stay for more lines: ``max_idle``, and all feeds are empty."""
         self._idle_since = time.monotonic()
         self._pushing = asyncio.Lock()
-        self._reading: asyncio.Future[None] | None = None
 
-    def start(self) -> None:
-        """Begin to read in the background."""
-        self._reading = asyncio.ensure_future(self._run.run_part(self._read))
-
-    async def stop(self) -> None:
-        """Read no more. A push that is under way is awaited as long as the caller waits; if it is
-        cut off, its lines are read again when the TTL is over."""
-        try:
-            await self._pushing.acquire()
-        finally:
-            if self._reading is not None:
-                await cancel(self._reading)
-
-    async def _read(self) -> None:
+    async def run(self) -> None:
+        """Read until cancelled."""
         while True:
             pause = LOOK
             if self._worker.could_use_more():
@@ -161,6 +148,11 @@ class Feeder:
             elif not self._worker.engine.closing:
                 self._mind_the_end(all_empty=False)
             await asyncio.sleep(pause)
+
+    async def finish(self) -> None:
+        """Wait for a push that is under way, after which there is no other one. If it is cut off,
+        its lines are read again when the TTL is over."""
+        await self._pushing.acquire()
 
     async def _read_first(self) -> bool:
         """Read the first feed that has something; -> whether one had."""

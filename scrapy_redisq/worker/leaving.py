@@ -41,6 +41,7 @@ async def leave(worker: Worker, reason: str) -> None:
     except RedisqError as error:
         logger.error("Could not leave the frontier as it should be left: %s", error)
     finally:
+        await worker.run_session.cut_off()
         if worker.kept.lost:
             logger.warning(
                 "%d requests that cannot be serialised were only in this process and are "
@@ -57,11 +58,10 @@ async def leave(worker: Worker, reason: str) -> None:
 
 
 async def _leave(worker: Worker, reason: str) -> None:
-    try:
-        if worker.feeder is not None:
-            await worker.feeder.stop()
-    finally:  # also when there is no more time
-        await worker.run_session.stop()
+    if worker.feeder is not None:  # half of the time is for what follows, whatever a feed does
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(worker.feeder.finish(), worker.settings.close_timeout / 2)
+    await worker.run_session.stop()
     if worker.is_lost:
         return
     is_complete = worker.completed_run = await worker.run_session.leave()

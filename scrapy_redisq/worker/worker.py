@@ -140,7 +140,7 @@ class Worker:
         if self.settings.max_memory:
             self._watches.append(asyncio.ensure_future(self._watch_memory()))
         if self.feeder is not None:
-            self.feeder.start()
+            self.run_session.run_beside(self.feeder.run)
 
     async def close(self, reason: str) -> None:
         """Send what is buffered, give back what was not started, leave the run."""
