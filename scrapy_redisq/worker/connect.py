@@ -161,6 +161,7 @@ class WorkerConnection:
         """Leave the run, if it was joined, and `close`: other workers would wait for this one until
         its TTL is over."""
         if self._joined is not None:
+            await self._joined.cut_off()
             with contextlib.suppress(asyncio.TimeoutError, *TROUBLE, redis.RedisError, RedisqError):
                 leaving = self._joined.give_back()
                 await asyncio.wait_for(leaving, self._settings.close_timeout)

@@ -136,7 +136,7 @@ class Feeder:
         self.ends = False
         """Whether the crawl does not stay for more lines: ``max_idle``, and all feeds are empty."""
         self._idle_since = time.monotonic()
-        self._pushing = asyncio.Lock()
+        self._pushes = False
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -149,10 +149,12 @@ class Feeder:
                 self._mind_the_end(all_empty=False)
             await asyncio.sleep(pause)
 
-    async def finish(self) -> None:
-        """Wait for a push that is under way, after which there is no other one. If it is cut off,
-        its lines are read again when the TTL is over."""
-        await self._pushing.acquire()
+    async def finish(self, seconds: float) -> None:
+        """Wait so long at most for a push that is under way. If it is cut off, its lines are read
+        again when the TTL is over."""
+        deadline = time.monotonic() + seconds
+        while self._pushes and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK)
 
     async def _read_first(self) -> bool:
         """Read the first feed that has something; -> whether one had."""
@@ -165,8 +167,11 @@ class Feeder:
             if taken is not None and taken.lines:
                 self._idle_since = time.monotonic()
                 self._run.stay_open(True)
-                async with self._pushing:
+                self._pushes = True
+                try:
                     await self._push(source, taken)
+                finally:
+                    self._pushes = False
                 return True
             all_empty &= taken is not None and not taken.aside
         self._mind_the_end(all_empty)

@@ -59,8 +59,7 @@ async def leave(worker: Worker, reason: str) -> None:
 
 async def _leave(worker: Worker, reason: str) -> None:
     if worker.feeder is not None:  # half of the time is for what follows, whatever a feed does
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(worker.feeder.finish(), worker.settings.close_timeout / 2)
+        await worker.feeder.finish(worker.settings.close_timeout / 2)
     await worker.run_session.stop()
     if worker.is_lost:
         return
