@@ -44,6 +44,7 @@ from scrapy_redisq.frontier.seen import SEEN_LATER, seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.shards import shard_of
 from scrapy_redisq.frontier.terms import NOTHING, ServerHelp, Terms, Worker
+from scrapy_redisq.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -435,12 +436,12 @@ class RunSession:
         self._stop.set()
         for session in self.sessions:
             session.interrupt()
-        await _end(self._helpers)
+        await cancel(*self._helpers)
         await asyncio.gather(*self._running)
 
     async def cut_off(self) -> None:
         """End what `stop` had no time to end."""
-        await _end([*self._helpers, *self._running])
+        await cancel(*self._helpers, *self._running)
 
     async def leave(self) -> bool:
         """Send all operations, give all leases back, leave. -> True if the run is now complete.
@@ -548,14 +549,6 @@ class RunSession:
             counts = pairs(status.get("counts", []))
             waiting += number(counts.get("created", 0)) - number(counts.get("finished", 0))
         return max(0, waiting)
-
-
-async def _end(tasks: Collection[asyncio.Future[None]]) -> None:
-    # More than once: wait_for() can lose a cancellation before Python 3.12.
-    while left := [task for task in tasks if not task.done()]:
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left, timeout=LOOK_FOR_ENDED)
 
 
 def _new_worker_id() -> str:

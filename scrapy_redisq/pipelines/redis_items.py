@@ -18,10 +18,11 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.encoding import encode_row
-from scrapy_redisq.server.access import cancel
+from scrapy_redisq.server.access import hang_up
 from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.settings.declared import SinkSettings
 from scrapy_redisq.settings.settings import open_server_of, project_folder
+from scrapy_redisq.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class RedisPipeline(BatchPipeline):
             await cancel(self._following)
             self._following = None
         if self._client is not None:
-            await self._client.aclose()
+            await hang_up(self._client)
             self._client = None
         if self._server is not None:
             await asyncio.to_thread(self._server.close)

@@ -1,4 +1,4 @@
-"""Options of all clients of Redis, and how tasks that use clients end.
+"""Options of all clients of Redis, and how connections end.
 
 The clients send each command once. redis-py's default sends a command again when its answer was
 lost, up to ten times; that is right only for what may happen twice. Exchanges survive it by their
@@ -19,6 +19,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
+
+from scrapy_redisq.tasks import within
 
 if TYPE_CHECKING:
     from scrapy_redisq.server.cluster import AsyncCluster, Cluster
@@ -58,8 +60,8 @@ def async_options(timeout: float, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**_options(timeout, given), "retry": AsyncRetry(NoBackoff(), 0)}
 
 
-CANCEL_AGAIN = 0.05
-"""Seconds after which a task that goes on is cancelled once more."""
+HANGING_UP = 1.0
+"""Seconds for which a server is waited for when its connections are closed."""
 
 
 @contextlib.contextmanager
@@ -72,10 +74,7 @@ def closed_meanwhile() -> Iterator[None]:
         raise redis.ConnectionError("the connection was closed meanwhile") from error
 
 
-async def cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a task that may talk to Redis, and wait for its end. Again and again: before Python
-    3.12 `asyncio.wait_for` swallows a cancellation that comes just when what it waits for is
-    done."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_AGAIN)
+async def hang_up(client: AsyncClient) -> None:
+    """Close its connections. With TLS a server that is silent would be waited for, each time."""
+    with contextlib.suppress(redis.RedisError, OSError, asyncio.TimeoutError):
+        await within(HANGING_UP, client.aclose())

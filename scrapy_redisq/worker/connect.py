@@ -19,9 +19,10 @@ from scrapy_redisq.frontier.passing_errors import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.terms import SUSPECT_FROM, ServerHelp, Terms
-from scrapy_redisq.server.access import cancel
+from scrapy_redisq.server.access import hang_up
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
+from scrapy_redisq.tasks import cancel, within
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class WorkerConnection:
         await server.wait_async()
         await self._persist(server, server.check_async)
         client = server.async_client()
-        self._opened.push_async_callback(client.aclose)
+        self._opened.push_async_callback(hang_up, client)
         self._opened.push_async_callback(cancel, asyncio.ensure_future(server.follow()))
         settings.check_shards(server.masters)
         config = config.laid_out(server.masters)
@@ -163,8 +164,7 @@ class WorkerConnection:
         if self._joined is not None:
             await self._joined.cut_off()
             with contextlib.suppress(asyncio.TimeoutError, *TROUBLE, redis.RedisError, RedisqError):
-                leaving = self._joined.give_back()
-                await asyncio.wait_for(leaving, self._settings.close_timeout)
+                await within(self._settings.close_timeout, self._joined.give_back())
         await self.close()
 
     async def close(self) -> None:

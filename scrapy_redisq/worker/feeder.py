@@ -26,11 +26,12 @@ from scrapy_redisq.frontier.scripts import AsyncClient, execute_async
 from scrapy_redisq.serialization.callbacks import Callbacks
 from scrapy_redisq.serialization.request_fields import parse_line, request_from_fields
 from scrapy_redisq.serialization.values import type_name
-from scrapy_redisq.server.access import cancel
+from scrapy_redisq.server.access import hang_up
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.declared import CrawlSettings
 from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
 from scrapy_redisq.settings.start_urls import Feed
+from scrapy_redisq.tasks import cancel
 from scrapy_redisq.worker.page import Problem
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Source:
         client: Any = self.client
         self.client = self._following = None
         if client is not None:
-            await client.aclose()
+            await hang_up(client)
 
     async def close(self) -> None:
         """Close the connection, and leave the server."""

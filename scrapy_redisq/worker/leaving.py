@@ -13,6 +13,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier.passing_errors import TROUBLE
+from scrapy_redisq.tasks import within
 
 if TYPE_CHECKING:
     from scrapy_redisq.worker.worker import Worker
@@ -25,15 +26,15 @@ async def leave(worker: Worker, reason: str) -> None:
     ``reason``: why the spider is closed."""
     stats = worker.stats
     try:
-        await asyncio.wait_for(_leave(worker, reason), worker.settings.close_timeout)
+        await within(worker.settings.close_timeout, _leave(worker, reason))
         if worker.sees_the_end and reason == "finished" and not worker.completed_run:
             worker.completed_run = await worker.run_session.until_complete()
             _tell_of_the_end(worker)
     except asyncio.TimeoutError:
         logger.error(
-            "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and finishes "
-            "were not sent. Others take over this worker's pages after REDISQ_LEASE_TTL; they "
-            "will be fetched again",
+            "This worker could not leave within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and "
+            "finishes were not sent. Others take over this worker's pages after REDISQ_LEASE_TTL; "
+            "they will be fetched again",
             worker.settings.close_timeout,
             worker.run_session.waiting(),
         )

@@ -23,6 +23,7 @@ from scrapy_redisq.errors import (
     ForeignEntry,
     FrontierCorrupt,
     FrontierLost,
+    RedisqError,
     ScriptFailed,
     Undecodable,
 )
@@ -36,7 +37,6 @@ from scrapy_redisq.reasons import CloseReason
 from scrapy_redisq.serialization.meta import SESSION_KEY
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
-from scrapy_redisq.server.access import cancel
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
@@ -125,7 +125,6 @@ class Worker:
         self.orders = Orders(engine, self._orders_changed, paused=run_session.joined.paused)
         self.gate.crawl_paused = self.orders.paused
         self.reporter = Reporter(self)
-        self._watches: list[asyncio.Future[None]] = []
         # Questions of its run session that a part of it answers.
         self.turns, self.announced = self.gate.report, self.gate.announced
         self.rejoined, self.report = self.outbox.forgotten, self.reporter.report
@@ -136,16 +135,14 @@ class Worker:
         self.back_pressure.heard(first, full=joined.full, news=False)
         self.run_session.start(self)
         self.engine.pace_start(self.room_for_start)
-        self._watches.append(asyncio.ensure_future(self.reporter.watch()))
+        self.run_session.run_beside(self.reporter.watch)
         if self.settings.max_memory:
-            self._watches.append(asyncio.ensure_future(self._watch_memory()))
+            self.run_session.run_beside(self._watch_memory)
         if self.feeder is not None:
             self.run_session.run_beside(self.feeder.run)
 
     async def close(self, reason: str) -> None:
         """Send what is buffered, give back what was not started, leave the run."""
-        for watch in self._watches:
-            await cancel(watch)
         await leave(self, reason)
 
     @property
@@ -224,7 +221,7 @@ class Worker:
 
     async def _watch_memory(self) -> None:
         while True:
-            with contextlib.suppress(*TROUBLE, RedisError):
+            with contextlib.suppress(*TROUBLE, RedisError, RedisqError):
                 self.back_pressure.filled(await self.run_session.fills())
             await asyncio.sleep(LOOK)
 

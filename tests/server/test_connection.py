@@ -27,6 +27,7 @@ from lab.proxy import Proxy
 from lab.sentinels import SERVICE, Sentinel
 from lab.servers import RedisServer, any_server, binaries, free_port, tear, wait_until
 from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable
+from scrapy_redisq.server.access import HANGING_UP, hang_up
 from scrapy_redisq.server.connection import Server, open_server
 
 PASSWORD = "s3cr/et p@ss:wörd"
@@ -349,6 +350,30 @@ def make_certificates(folder: Path) -> None:
     (folder / "server.key").write_bytes(
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
+
+
+def test_a_silent_server_is_hung_up_on(tls_server: tuple[str, Path]) -> None:
+    """TLS says goodbye, and would wait for the answer of a server that gives none."""
+    _, authority = tls_server
+    port = free_port()
+    silent = RedisServer(binaries()["redis-7"], *tls_options(authority.parent, port))
+
+    async def hangs_up() -> float:
+        url = f"rediss://localhost:{port}?ssl_ca_certs={authority}"
+        server = open_server(url)
+        await server.wait_async()
+        client = server.async_client()
+        await client.ping()
+        silent.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        await hang_up(client)
+        return time.monotonic() - began
+
+    try:
+        assert asyncio.run(hangs_up()) < HANGING_UP + 1
+    finally:
+        silent.signal(signal.SIGCONT)
+        silent.close()
 
 
 def test_tls_to_a_cluster(tls_server: tuple[str, Path]) -> None:

@@ -20,13 +20,13 @@ from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinel, Sentinels
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ServerBusy, ServerError
-from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.server.sentinel import finder as finder_module
 from scrapy_redisq.server.sentinel import server as server_module
 from scrapy_redisq.server.sentinel.finder import Finder, Place, PrimaryUnknown, View
 from scrapy_redisq.server.sentinel.server import SentinelServer
+from scrapy_redisq.tasks import cancel
 
 
 @pytest.fixture(scope="module")

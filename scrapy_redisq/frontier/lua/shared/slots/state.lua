@@ -208,10 +208,10 @@ end
 local function set_tokens(worker, slot, state, n)
   local had = tokens_of(worker, slot)
   if n == had then return end
+  if n < had then look_again(slot) end -- first: if its key is damaged, no token is gone by that
   if n == 0 then redis.call('HDEL', tokens_key(worker), slot)
   else redis.call('HSET', tokens_key(worker), slot, n) end
   state.out = math.max(0, state.out + n - had)
-  if n < had then look_again(slot) end
 end
 
 -- A worker is gone, and so are its downloads.
