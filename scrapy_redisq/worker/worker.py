@@ -88,9 +88,7 @@ class Worker:
             self.inbox,
             self.in_progress,
             Judge.of(crawler, settings),
-            self.run_session.sessions,
-            run_session.wake,
-            lease_ttl=settings.lease_ttl,
+            run_session,
             download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
         )
         self.kept = KeptRequests(engine, run_session, crawler.stats)

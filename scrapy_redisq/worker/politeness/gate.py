@@ -12,12 +12,12 @@ from typing import Any
 from msgspec.structs import replace
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
-from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT
 
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.shards import shard_of, slot_name
+from scrapy_redisq.frontier.shards import slot_name
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Problem
@@ -61,9 +61,8 @@ class LeftAlone(Exception):
 class DownloadGate:
     """Holds each download until the limits of its slot allow it, and judges its end.
 
-    Ends of downloads go to ``sessions``; ``wake`` has them sent early if that is needed. Without
-    slots ``judge`` is None.
-    ``download_timeout``: seconds that a download may take whose request does not say.
+    Ends of downloads go to ``run_session``, early if that is needed. Without slots ``judge`` is
+    None. ``download_timeout``: seconds that a download may take whose request does not say.
     """
 
     crawl_paused = False
@@ -78,24 +77,20 @@ class DownloadGate:
         inbox: Inbox[ShardSession],
         in_progress: InProgress,
         judge: Judge | None,
-        sessions: list[ShardSession],
-        wake: Callable[[], None],
+        run_session: RunSession,
         *,
-        lease_ttl: float,
-        download_timeout: float = DOWNLOAD_TIMEOUT,
+        download_timeout: float,
     ) -> None:
         self._engine = engine
         self._inbox = inbox
         self._in_progress = in_progress
         self._judge = judge
-        self._sessions = sessions
-        self._wake = wake
-        self._lease_ttl = lease_ttl
+        self._run_session = run_session
         self._download_timeout = download_timeout
         self._valid_until: dict[ShardSession, float] = {}
         """After it other workers may take this one for dead on the shard."""
         self.turns = Turns(
-            lambda slot: self._valid_until.get(self._session_of(slot), math.inf),
+            lambda slot: self._valid_until.get(run_session.shard_of(slot), math.inf),
             # Scrapy begins these when others of the slot have ended, be it minutes later.
             in_progress.to_begin,
         )
@@ -116,7 +111,7 @@ class DownloadGate:
             await asyncio.sleep(AT_THE_GATE)
         if self._judge is not None and not (self._knows(slot) or self._engine.closing):
             self.turns.suspend(slot, 0.0)
-            self._wake()
+            self._run_session.wake()
         state = await self.turns.may_begin(request, slot, check) if self.turns else None
         if state is not None and self._inbox:
             self._engine.wake()  # the next one may come after it, whenever this one ends
@@ -178,12 +173,12 @@ class DownloadGate:
         """Have the frontier told, where it wants to know."""
         assert self._judge is not None
         is_news = self._judge.is_news(result)
-        session = self._session_of(result.slot)
+        session = self._run_session.shard_of(result.slot)
         if result.failed:
             session.outgoing.download_results.append(result)
             self.turns.suspend(result.slot, result.retry_after or 0.0)
             if self.turns.urgent:
-                self._wake()
+                self._run_session.wake()
         elif (
             is_news
             or self._judge.throttles
@@ -237,7 +232,7 @@ class DownloadGate:
     def limited(self, slot: str) -> None:
         """The slot has another limit: nothing of it begins before the frontier was asked."""
         self.turns.suspend(slot, 0.0, told=True)
-        self._wake()
+        self._run_session.wake()
 
     def is_paused(self, slot: str) -> bool:
         """Whether a person has paused ``slot`` or the crawl, as far as this worker knows."""
@@ -311,9 +306,6 @@ class DownloadGate:
 
     # Exchanges
 
-    def _session_of(self, slot: str) -> ShardSession:
-        return self._sessions[shard_of(slot, len(self._sessions))]
-
     def needed_within(self) -> float | None:
         """Seconds within which an exchange is needed, None if no limit needs one."""
         return self.turns.needed_within(self._inbox.waiting()) if self.turns else None
@@ -326,14 +318,14 @@ class DownloadGate:
         return self.turns.report(
             self._inbox.waiting(),
             worth,
-            lambda slot: self._session_of(slot) is session,
+            lambda slot: self._run_session.shard_of(slot) is session,
         )
 
     def received(
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> list[tuple[Lease, ShardSession]]:
         """Take in the turns of a shard's reply; -> leases that are of no use now, and go back."""
-        self._valid_until[session] = sent_at + self._lease_ttl
+        self._valid_until[session] = sent_at + self._run_session.terms.lease_ttl
         if not (told or reply.turns):
             return []
         refused = self.turns.received(reply.turns, told, sent_at)
@@ -349,8 +341,8 @@ class DownloadGate:
         is_held = slot in self._in_progress.slots() or self._inbox.highest(slot) is not None
         if ruled or is_held:
             self.turns.suspend(slot, parked, told=True)
-            self._wake()
+            self._run_session.wake()
 
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
         """All leases and turns of these shards are void."""
-        self.turns.forgotten(lambda slot: self._session_of(slot) in sessions)
+        self.turns.forgotten(lambda slot: self._run_session.shard_of(slot) in sessions)
