@@ -241,7 +241,7 @@ def test_a_turn_is_not_kept_for_what_a_middleware_keeps(monkeypatch: pytest.Monk
     assert done() == 0
     time.sleep(0.06)
     assert done() == 1
-    assert not turns.soon("host"), "it is still on its way"
+    assert turns.wait("host") == NOT_NOW, "it is still on its way"
 
 
 def test_what_scrapy_is_about_to_start_counts() -> None:

@@ -154,7 +154,8 @@ class DownloadGate:
         closing = self._engine.closing
         if not closing and (parked <= LONG or not self.sends_back):
             return
-        if self._in_progress.send_back(request, counted=False, paused=self.is_paused(slot)):
+        paused = self.crawl_paused or self.turns.of(slot).paused  # by a person
+        if self._in_progress.send_back(request, counted=False, paused=paused):
             raise SlotParked(f"{slot} is left alone", slot)
         if closing:
             page, in_pipeline = self._engine.downloads.asker(request)
@@ -234,10 +235,6 @@ class DownloadGate:
         self.turns.suspend(slot, 0.0, told=True)
         self._run_session.wake()
 
-    def is_paused(self, slot: str) -> bool:
-        """Whether a person has paused ``slot`` or the crawl, as far as this worker knows."""
-        return self.crawl_paused or self.turns.of(slot).paused
-
     def remove_stuck(self, *, full: bool) -> list[tuple[Lease, ShardSession]]:
         """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
         if not (self._inbox or self._inbox.stuck):
@@ -247,7 +244,7 @@ class DownloadGate:
         def can_start(slot: str) -> bool:
             # Of what the worker has handed back the frontier gives nothing without a turn.
             return downloading(slot) is not None and (
-                turns.soon(slot) or turns.of(slot).handed_back
+                turns.wait(slot) < NOT_NOW or turns.of(slot).handed_back
             )
 
         return self._inbox.remove_stuck(can_start, full=full)

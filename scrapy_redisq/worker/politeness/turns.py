@@ -273,18 +273,15 @@ class Turns:
     # Starting
 
     def wait(self, slot: str) -> float:
-        """Seconds until another request of ``slot`` may be handed to Scrapy. If starts are limited,
-        one request at a time is on its way to its download."""
+        """Seconds until another request of ``slot`` may be handed to Scrapy; NOT_NOW if something
+        else has to happen first. If starts are limited, one request at a time is on its way to its
+        download."""
         state = self.of(slot)
         if state.ends is not None and (state.on_the_way or state.at_the_gate):
             return NOT_NOW
         if state.tokens is not None and state.counted + state.on_the_way >= state.tokens:
             return NOT_NOW
         return self._wait_at_the_gate(state)
-
-    def soon(self, slot: str) -> bool:
-        """Whether nothing else need happen first than that its limits allow it."""
-        return self.wait(slot) < NOT_NOW
 
     def handed_out(self, request: Hashable, slot: str) -> None:
         """``request`` was handed to Scrapy."""
