@@ -174,18 +174,17 @@ class DownloadGate:
         """Have the frontier told, where it wants to know."""
         assert self._judge is not None
         is_news = self._judge.is_news(result)
-        session = self._run_session.shard_of(result.slot)
-        if result.failed:
-            session.outgoing.download_results.append(result)
-            self.turns.suspend(result.slot, result.retry_after or 0.0)
-            if self.turns.urgent:
-                self._run_session.wake()
-        elif (
-            is_news
+        if (
+            result.failed
+            or is_news
             or self._judge.throttles
             or (result.failed is False and state and state.in_trouble)
         ):
-            session.outgoing.download_results.append(result)
+            self._run_session.shard_of(result.slot).outgoing.download_results.append(result)
+        if result.failed:
+            self.turns.suspend(result.slot, result.retry_after or 0.0)
+            if self.turns.urgent:
+                self._run_session.wake()
 
     def send_back(self, request: Request, result: Response | BaseException) -> bool:
         """Whether a request that ended so goes back to the front of its slot."""
