@@ -116,7 +116,8 @@ class KeptRequests:
 
     def ended(self, page: KeptPage) -> None:
         """The page has ended. A request that was sent back is tried again here."""
-        if page.given_back and not (self._engine.closing or (page.is_void and page.asked_again)):
+        is_void = page.holder is not None and not page.holder.is_held
+        if page.given_back and not (self._engine.closing or (is_void and page.asked_again)):
             self._try_again(page)
         else:
             self._end(page)
@@ -125,7 +126,7 @@ class KeptRequests:
         """Drop requests that have not begun, and that another worker will ask for."""
         closing = self._engine.closing
         # One page may hold very many.
-        anothers = {page for page in self._holders if page.is_void or page.given_back}
+        anothers = {page for page in self._holders if page.given_back or not page.is_held}
         for request, page in list(self._waiting.items()) if closing or anothers else ():
             if closing or (page.holder in anothers and page.asked_again):
                 del self._waiting[request]

@@ -344,7 +344,7 @@ class Outbox:
             request = request.copy()  # each has a page of its own, which is known by the object
         if isinstance(asking, KeptPage) and self._is_page_again(one, asking):
             identity = asking.identity  # rows of a page are the same without a retry
-        if one.asked_again and holder is not None and (holder.is_void or holder.given_back):
+        if one.asked_again and holder is not None and (holder.given_back or not holder.is_held):
             return True  # the worker that has the page asks for it
         page = KeptPage(
             request,

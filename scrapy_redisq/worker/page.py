@@ -191,13 +191,8 @@ class Page(Struct, eq=False):
 
     @property
     def is_held(self) -> bool:
-        """Its lease is not void: this worker ends it."""
+        """Its lease is not void: this worker ends it. Else another worker has the page, or will."""
         return not self.session.is_void and self.lease.id in self.session.held
-
-    @property
-    def is_void(self) -> bool:
-        """Another worker has the page by now, or will."""
-        return not self.is_held
 
     @property
     def given_back(self) -> bool:
@@ -268,11 +263,6 @@ class KeptPage(Page, eq=False):
     asked_again: bool = True
 
     is_kept = True
-
-    @property
-    def is_void(self) -> bool:
-        """Another worker has its holder by now, or will."""
-        return self.holder is not None and self.holder.is_void
 
 
 def record_of(page: Page, identity: bytes, finish: Finish) -> tuple[str, bytes] | None:
