@@ -109,15 +109,7 @@ class _Identity(Struct, rename=_LETTERS):
     identity: bytes | None = None
 
 
-EntryDecoder = Callable[[memoryview], Entry]
-
-
-def entry_decoder(build: Callable[[str, Any], Any]) -> EntryDecoder:
-    """A decoder for `decode_entry`; ``build(name, parts)`` makes objects of known classes."""
-    return decoder(build, Entry)
-
-
-_decode_stored = entry_decoder(Stored)
+_decode_stored = decoder(Stored, Entry)
 _decode_identity = decoder(Stored, _Identity)
 
 
@@ -261,7 +253,7 @@ def _too_large(size: int, max_bytes: int) -> str:
     return f"{size:,} bytes, more than REDISQ_MAX_ENTRY_BYTES = {max_bytes}"
 
 
-def decode_entry(entry: bytes, decode: EntryDecoder = _decode_stored) -> Entry:
+def decode_entry(entry: bytes, decode: Callable[[memoryview], Entry] = _decode_stored) -> Entry:
     """Return what an entry holds, checked.
 
     Raises `ForeignEntry` with the reason for whatever bytes, `Undecodable` if there is an object

@@ -29,11 +29,10 @@ from scrapy_redisq.serialization.entry_format import (
     RequestClass,
     decode_entry,
     encode_request,
-    entry_decoder,
 )
 from scrapy_redisq.serialization.meta import check_safe
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
-from scrapy_redisq.serialization.values import shown, type_name
+from scrapy_redisq.serialization.values import decoder, shown, type_name
 
 
 class Serializer:
@@ -56,7 +55,6 @@ class Serializer:
         value_classes: ValueClasses = NONE,
         meta_keys: Collection[str] = (),
     ) -> None:
-        self._spider = spider
         self._meta_keys = frozenset(meta_keys)
         self._max_bytes = max_bytes
         self._schemes = None if schemes is None else frozenset(schemes)
@@ -69,7 +67,7 @@ class Serializer:
                 raise SettingError("REDISQ_REQUEST_CLASSES", kind.code, "each import path once")
             self._by_class.setdefault(kind.cls, kind)
         self._value_classes = value_classes
-        self._decode = entry_decoder(value_classes.build)
+        self._decode = decoder(value_classes.build, Entry)
         self._callbacks = Callbacks(spider)
 
     def dumps(
