@@ -38,7 +38,10 @@ class KeptRequests:
         self._waiting: dict[Request, KeptPage] = {}
         self._ready: Inbox[Request] = Inbox(1, 1, by_slot=True)
         """Those that are not in ``_waiting`` any more were dropped."""
-        self._number = self._own = 0
+        self._number = 0
+        self.own = 0
+        """Requests without a holder, waiting or in progress. While there are some, this worker may
+        still add requests that no page of the frontier stands for."""
         self._holders: Counter[Page] = Counter()
         """Kept requests of each page."""
         self._known: set[bytes] = set()
@@ -61,12 +64,6 @@ class KeptRequests:
         """Requests that were not started."""
         return len(self._waiting)
 
-    @property
-    def own(self) -> int:
-        """Requests without a holder, waiting or in progress. While there are some, this worker may
-        still add requests that no page of the frontier stands for."""
-        return self._own
-
     def take(self, page: KeptPage, delay: float, fingerprint: bytes | None) -> bool:
         """Take a request, for ``delay`` seconds from now. -> False if ``fingerprint`` is known."""
         if fingerprint is not None:
@@ -79,7 +76,7 @@ class KeptRequests:
             page.holder.waits_for += 1
             self._holders[page.holder] += 1
         self._number += 1
-        self._own += page.holder is None
+        self.own += page.holder is None
         self._push(page, delay)
         self._stats.inc_value("scheduler/enqueued/memory")
         self._stats.inc_value("scheduler/enqueued")
@@ -156,7 +153,7 @@ class KeptRequests:
                 text = f"{request!s:.300}, which stayed in its process: {problem.detail}"
                 holder.problem = replace(problem, detail=text)
         else:
-            self._own -= 1
+            self.own -= 1
         if page.given_back:
             self.lost += not page.asked_again
             self.left_start |= page.asked_again and holder is None
