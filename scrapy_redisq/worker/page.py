@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct, field
 from scrapy import Item
 from scrapy.http import Request
+from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import message_of
@@ -69,7 +70,8 @@ class Problem(Struct, frozen=True):
         cls, reason: DeadReason, failure: Failure, status: int = 0, *, provisional: bool = False
     ) -> Problem:
         """The problem that an exception is."""
-        return cls(reason, describe(failure), error_type(failure), status, provisional)
+        error = global_object_name(type(failure.value))
+        return cls(reason, describe(failure), error, status, provisional)
 
     @property
     def text(self) -> str:
@@ -296,15 +298,9 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def error_type(failure: Failure) -> str:
-    """``module.Class`` of an exception."""
-    kind = type(failure.value)
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 def describe(failure: Failure) -> str:
     """An exception for a dead letter: its type, its message and the last frames."""
     error = failure.value
     trace = failure.tb or (error.__traceback__ if error else None)
     frames = traceback.format_tb(trace)[-DETAIL_FRAMES:]
-    return f"{error_type(failure)}: {message_of(error):.1000}\n{''.join(frames)}"
+    return f"{global_object_name(type(error))}: {message_of(error):.1000}\n{''.join(frames)}"
