@@ -234,7 +234,7 @@ class Worker:
                 problem = Problem(
                     "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
-                self._tell_of_death(problem, None, lease.slot)
+                self._tell_of_death(problem, f"a request of {lease.slot}")
                 session.finish(problem.finish(lease.id))
                 continue
             if lease.deliveries and SESSION_KEY in page.request.meta and self._session_lost:
@@ -373,7 +373,8 @@ class Worker:
         if comes_again := page.every is not None and not page.given_back and page.retry is None:
             self._comes_again(page)
         elif page.problem is not None and not page.given_back:
-            self._tell_of_death(page.problem, page.request)
+            callback = getattr(page.request.callback, "__name__", "parse")
+            self._tell_of_death(page.problem, f"{page.request!s:.500} (callback {callback})")
         finish = page.finish()
         if self.settings.history:
             identity = self.in_progress.identity_of_page(page)
@@ -396,13 +397,9 @@ class Worker:
                 seconds,
             )
 
-    def _tell_of_death(self, problem: Problem, request: Request | None, slot: str = "") -> None:
+    def _tell_of_death(self, problem: Problem, what: str) -> None:
         """One line: Scrapy has logged the traceback, and the dead letter keeps its last frames."""
         self.stats.inc_value(f"redisq/dead/{problem.reason}")
-        what = f"a request of {slot}"
-        if request is not None:
-            callback = getattr(request.callback, "__name__", "parse")
-            what = f"{request!s:.500} (callback {callback})"
         logger.warning(
             "Dead letter (%s): %s: %s", problem.reason, what, problem.detail.partition("\n")[0]
         )
