@@ -75,6 +75,9 @@ _STABLE = (NoneType, int, float, Decimal, UUID, date, time, timedelta)
 _MOST_PARTS = 100_000
 """Values in one request that are looked at."""
 
+Repeats = Counter[int]
+"""Counts how many alike came before; of each that is another one some 100 bytes are kept."""
+
 
 def of_nowhere(fingerprint: bytes, request: Request) -> bytes:
     """The identity of an unfiltered request of neither a page nor ``start()``, such as one of a
@@ -216,22 +219,11 @@ def _marks_and_number(
     if ID_KEY in request.meta:
         return _digest(b"id", _canonical(request.meta[ID_KEY])), 0
     marked = marks(request, of_page)
-    return marked, repeats.number(fingerprint + marked)
+    alike = int.from_bytes(blake2b(fingerprint + marked, digest_size=8).digest(), "little")
+    repeats[alike] += 1
+    return marked, repeats[alike] - 1
 
 
 def _digest(*parts: bytes) -> bytes:
     lengths = b",".join(b"%d" % len(part) for part in parts)
     return blake2b(b"".join((lengths, *parts)), digest_size=16).digest()
-
-
-class Repeats:
-    """Counts how many alike came before; of each that is another one some 100 bytes are kept."""
-
-    def __init__(self) -> None:
-        self._met: Counter[int] = Counter()
-
-    def number(self, key: bytes) -> int:
-        """How many like this came before."""
-        value = int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
-        self._met[value] += 1
-        return self._met[value] - 1
