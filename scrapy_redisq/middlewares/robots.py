@@ -22,7 +22,6 @@ from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_redisq._scrapy.crawl import is_closing
 from scrapy_redisq.errors import FrontierCorrupt, RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.shards import slot_name
@@ -111,8 +110,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)  # raises NotConfigured without ROBOTSTXT_OBEY
         settings = crawler.settings
-        self._agent: str | None = settings["ROBOTSTXT_USER_AGENT"]
-        self._default_agent: str = settings["USER_AGENT"]
+        self._agent: str = settings["ROBOTSTXT_USER_AGENT"] or settings["USER_AGENT"]
         self._timeout = min(TIMEOUT, settings.getfloat("DOWNLOAD_TIMEOUT") or TIMEOUT)
         self._parser_class: Any = load_object(settings["ROBOTSTXT_PARSER"])
         self._rules: LocalCache[str, Rules] = LocalCache(KEPT)
@@ -172,7 +170,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
 
     async def _look_up(self, host: str, request: Request) -> Rules:
         pause = LOOK_FIRST
-        while not is_closing(self.crawler):
+        while not self._in_use.engine.closing:
             what, text, valid = await self._ask(host)
             if what == "wait":
                 await asyncio.sleep(pause)
@@ -252,7 +250,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             # slot would be asked again and again, and keep the crawl open.
             return await self._close(host, 0, began)
         except Exception as error:
-            if isinstance(error, IgnoreRequest) or is_closing(self.crawler):
+            if isinstance(error, IgnoreRequest) or self._in_use.engine.closing:
                 # By a middleware of this worker, or because it is being closed, when the engine
                 # takes no downloads any more: no news about the host.
                 return await self._leave_to_others(host, ERROR_VALID)
@@ -316,7 +314,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
 
     async def _tell_delay(self, request: Request, rules: Rules, slot: str) -> None:
         assert rules.parser is not None
-        asked = asked_delay(rules.parser, self._agent or self._default_agent)
+        asked = asked_delay(rules.parser, self._agent)
         delay = min(self._in_use.settings.crawl_delay_max, asked)
         changed = False
         while delay or rules.is_news:
