@@ -205,7 +205,7 @@ class DownloadGate:
         return self._in_progress.send_back(request, counted=True, most=TIMES)
 
     def put_off(
-        self, request: Request, slot: str, status: int, left: float, began: float | None = None
+        self, request: Request, slot: str, status: int, left: float, began: float | None
     ) -> None:
         """Nothing may be fetched from the host of ``request`` for now. Raises `SlotParked` as the
         request goes back, or `LeftAlone` if it cannot. Without slots it becomes a dead letter.

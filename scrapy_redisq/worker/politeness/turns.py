@@ -262,8 +262,8 @@ class Turns:
         """``slot`` may have limits now."""
         self._free.pop(slot, None)
 
-    def forgotten(self, of: Callable[[str], bool] = lambda slot: True) -> None:
-        """All turns are void, or those ``of`` some slots. Downloads go on."""
+    def forgotten(self, of: Callable[[str], bool]) -> None:
+        """All turns ``of`` some slots are void. Downloads go on."""
         self._free = {slot: until for slot, until in self._free.items() if not of(slot)}
         for state in [state for slot, state in self._turns.items() if of(slot)]:
             state.ends = None if state.ends is None else 0.0
