@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from redis.exceptions import RedisError
 
@@ -180,9 +180,7 @@ def _next_call(
     run = session.run_session
     starting, seeded = session.may_add()
     session.said_starting = starting
-    told: dict[str, Any] = {"pages": run.worker.pages, "items": run.worker.items}
-    if session is run.sessions[0]:
-        told |= run.worker.report()
+    told = run.worker.report() if session is run.sessions[0] else {}
     return session.call(
         want=want,
         most=demand.most - session.held_elsewhere(),

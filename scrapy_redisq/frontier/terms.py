@@ -81,11 +81,6 @@ class Worker(Protocol):
 
     # The session asks
 
-    pages: int
-
-    @property
-    def items(self) -> int: ...
-
     def demand(self) -> Demand: ...
 
     def is_busy(self) -> bool:
@@ -95,7 +90,7 @@ class Worker(Protocol):
         """(it may still add requests of its own, all its start requests were added)."""
 
     def report(self) -> dict[str, Any]:
-        """What an exchange tells people of it, {} if the last report was just now."""
+        """What an exchange with shard 0 tells people of it."""
 
     def turns(self, session: ShardSession) -> list[TurnReport]:
         """Its use of the turns of slots of this shard."""

@@ -99,10 +99,12 @@ class Reporter:
             self.blocked = max(self.blocked, time.monotonic() - before - LOOK)
 
     def report(self) -> dict[str, Any]:
-        """A report as an exchange takes it, {} if none is due. The last exchange has the last."""
+        """Figures as an exchange takes them, with a report if one is due. The last exchange has the
+        last."""
+        told: dict[str, Any] = {"pages": self._worker.pages, "items": self._worker.items}
         now = time.monotonic()
         if now < self._due and not self._worker.run_session.stopping:
-            return {}
+            return told
         self._due = now + EVERY
         stats, extremes = stats_to_tell(self._worker.stats.get_stats())
         self._count(stats)
@@ -116,7 +118,7 @@ class Reporter:
             "blocked_seconds": round(self.blocked, 2),
             **self.doing(),
         }
-        told = {"report": json.dumps(report), "extremes": extremes}
+        told |= {"report": json.dumps(report), "extremes": extremes}
         return {name: value for name, value in told.items() if value}
 
     def doing(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ THREE = replace(EXACT, shards=3)
 class Puppet:
     """A worker that takes what it is told to take, and ends nothing by itself."""
 
-    pages = items = duplicates = 0
+    duplicates = 0
 
     def __init__(self, wants: int = 0) -> None:
         self.demanded = Demand(True, wants, wants, {}, most=wants) if wants else NOTHING
