@@ -130,7 +130,6 @@ class InProgress:
         self,
         request: Request,
         *,
-        counted: bool,
         most: int = 0,
         paused: bool = False,
         others_first: bool = False,
@@ -138,19 +137,20 @@ class InProgress:
         """Scrapy will be done with the request without the spider: other workers, or this one
         later, may try it. -> False if it may not be sent back.
 
-        ``counted``: it has been tried, and may be sent back ``most`` times so. ``paused``: a person
-        has paused its slot, for as long as that person likes. ``others_first``: from the second
-        failure of its slot on others are tried before it, as before one that is ``counted``.
+        ``most``: it has been tried, and may be sent back so many times; 0: it was not tried.
+        ``paused``: a person has paused its slot, for as long as that person likes.
+        ``others_first``: from the second failure of its slot on others are tried before it, as
+        before one that was tried.
         """
         page = self.asking(request)
-        if page is None or (counted and page.tries >= most):
+        if page is None or 0 < most <= page.tries:
             return False
         if page.is_kept and paused:
             page.back = Finish("", "released", delay=PAUSED_DELAY)
         elif page.is_kept and page.tries >= MOST_TRIES:
             self.mark_failed(request, Problem("download", "its slot was in trouble for too long"))
             return False
-        elif counted or page.is_kept:
+        elif most or page.is_kept:
             page.give_back_tried()
         elif others_first:
             page.back = Finish(page.lease.id, "backed_off", entry=page.lease.entry)

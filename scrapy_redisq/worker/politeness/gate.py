@@ -155,7 +155,7 @@ class DownloadGate:
         if not closing and (parked <= LONG or not self.sends_back):
             return
         paused = self.crawl_paused or self.turns.of(slot).paused  # by a person
-        if self._in_progress.send_back(request, counted=False, paused=paused):
+        if self._in_progress.send_back(request, paused=paused):
             raise SlotParked(f"{slot} is left alone", slot)
         if closing:
             page, in_pipeline = self._engine.downloads.asker(request)
@@ -202,7 +202,7 @@ class DownloadGate:
             if judge.is_well(page.lease.slot, page.download.began, again=page.tries > 0):
                 page.blame(TIMES)
                 return False
-        return self._in_progress.send_back(request, counted=True, most=TIMES)
+        return self._in_progress.send_back(request, most=TIMES)
 
     def put_off(
         self, request: Request, slot: str, status: int, left: float, began: float | None
@@ -223,7 +223,7 @@ class DownloadGate:
             self._judged(failure)
         long_ago = time.monotonic() - LONG_AGO
         self._judged(replace(failure, begun=long_ago, retry_after=left))
-        if self._in_progress.send_back(request, counted=False, others_first=True):
+        if self._in_progress.send_back(request, others_first=True):
             raise SlotParked("nothing is allowed for now", slot)
         raise LeftAlone(text)
 
