@@ -16,7 +16,7 @@ from scrapy.http import Request
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.serialization.identity import of_child, of_nowhere, of_start
-from scrapy_redisq.serialization.meta import DELAY_KEY, SESSION_KEY, retry_times
+from scrapy_redisq.serialization.meta import SESSION_KEY, retry_times
 from scrapy_redisq.serialization.recurrence import (
     EVERY_KEY,
     SEEN_TTL_KEY,
@@ -32,7 +32,7 @@ class Asked(Struct):
 
     ``page`` asks for it, ``output`` is that page's, or that of ``start()``. ``own`` is its
     fingerprint. ``fed``: its identity by the line of a feed that asks for it. ``asked_again``:
-    another fetch of its page asks for it, too. ``pause``: its delay if its meta wishes none.
+    another fetch of its page asks for it, too. ``delay``: seconds that it waits.
     """
 
     given: Request
@@ -45,7 +45,7 @@ class Asked(Struct):
     filtered: bool
     of_start: bool
     asked_again: bool
-    pause: float
+    delay: float
     fed: bytes | None
 
     @property
@@ -57,12 +57,6 @@ class Asked(Struct):
     def comes_again(self) -> bool:
         """Whether its meta wishes to have it fetched again and again."""
         return EVERY_KEY in self.wishes
-
-    @property
-    def delay(self) -> float:
-        """Seconds that it waits."""
-        delay: float = self.wishes.get(DELAY_KEY, self.pause)
-        return delay
 
     def shares_session(self, page: Page | None) -> bool:
         """Whether it runs where ``page`` does: both name the same session."""

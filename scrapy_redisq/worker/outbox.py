@@ -167,7 +167,7 @@ class Outbox:
             filtered,
             of_start,
             asked_again=let_through and (by_all if page is None else page.asked_again),
-            pause=self._retry_pause(request, page),
+            delay=wishes.get(DELAY_KEY, self._retry_pause(request, page)),
             fed=fed,
         )
 
