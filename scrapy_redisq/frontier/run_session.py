@@ -134,20 +134,17 @@ class RunSession:
 
         May be called again if the connection broke, or if workers may come back.
         """
-        terms = self.terms
         if self._since == calls.JUST_NOW:
-            look = runs.first_look(terms.name, terms.started, terms.config)
-            self._since, backend = await self.do(look)
-            self.terms = replace(terms, config=replace(terms.config, backend=backend))
-            terms = self.terms
+            self._since, backend = await self.do(runs.first_look(self.terms))
+            config = replace(self.terms.config, backend=backend)
+            self.terms = replace(self.terms, config=config)
         registration = self._registration()
-        newcomer = runs.Newcomer(registration, terms.config, terms.run, self._since, terms.young)
-        self.joined = await self.do(runs.join(terms.name, newcomer))
+        self.joined = await self.do(runs.join(self.terms, registration, self._since))
         self._next_id = _new_worker_id()
         self.seen = seen_filter(self.joined.config)
         self.sessions = [
             ShardSession(self, shard, self.joined, registration.worker)
-            for shard in self.joined.config.shard_numbers(terms.name)
+            for shard in self.joined.config.shard_numbers(self.terms.name)
         ]
         return self.joined
 

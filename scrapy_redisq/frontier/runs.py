@@ -14,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from scrapy_redisq.errors import (
@@ -25,12 +24,13 @@ from scrapy_redisq.errors import (
     ShardLost,
 )
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.calls import ANY_RUN, Joined, Registration, RunTerms
+from scrapy_redisq.frontier.calls import Joined, Registration
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
 from scrapy_redisq.frontier.growth import server_state
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import Call
 from scrapy_redisq.frontier.shards import numbers_of_any, shard_numbers
+from scrapy_redisq.frontier.terms import Terms
 
 T = TypeVar("T")
 
@@ -81,49 +81,39 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-class Newcomer(Struct, frozen=True):
-    """A worker that joins. ``since``: when it was started, see `first_look`; ``young``: seconds, a
-    run that began no longer ago is begun anew where shard 0 has lost it."""
-
-    registration: Registration
-    config: FrontierConfig
-    terms: RunTerms = ANY_RUN
-    since: int = calls.JUST_NOW
-    young: float = 0.0
-
-
-def first_look(name: str, started: float, config: FrontierConfig) -> Steps[tuple[int, str]]:
-    """-> when a worker was ``started`` (a time.monotonic()), in us by shard 0's clock, and what
-    keeps the dupefilter of ``config``.
+def first_look(terms: Terms) -> Steps[tuple[int, str]]:
+    """-> when a worker was started, in us by shard 0's clock, and what keeps the dupefilter.
 
     A worker asks before it joins for the first time: a join that is on its way for long makes it no
     younger.
     """
-    asked, backend = time.monotonic(), config.backend
+    asked, name, config = time.monotonic(), terms.name, terms.config
+    backend = config.backend
     first = yield server_state(key_prefix(name, 0), probe=not backend)
     if not backend:
         found = first.has_bloom
         for shard in config.shard_numbers(name)[1:] if config.spread else ():
             found &= (yield server_state(key_prefix(name, shard), probe=True)).has_bloom
         backend = "redisbloom" if found else "bitmap"
-    return first.now - int((asked - started) * 1e6), backend
+    return first.now - int((asked - terms.started) * 1e6), backend
 
 
 # Joining
 
 
-def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]:
-    """Begin a run, which is then called ``run``, or resume one. Raises as `calls.join` does."""
-    lost = 0
-    if newcomer.config.spread:
-        lost = yield from _check_shard_0(name, newcomer.config, newcomer.young)
-    if not newcomer.terms.keep_alive:
+def join(terms: Terms, registration: Registration, since: int, *, run: str = "") -> Steps[Joined]:
+    """Begin a run, which is then called ``run``, or resume one. ``since``: when the worker was
+    started, see `first_look`. Raises as `calls.join` does."""
+    name, config, lost = terms.name, terms.config, 0
+    if config.spread:
+        lost = yield from _check_shard_0(name, config, terms.young)
+    if not terms.run.keep_alive:
         # A run whose last worker was killed after the last page is as complete as any.
         with contextlib.suppress(FrontierCorrupt):  # the join will name what is wrong
             yield from conclude(name)
 
-    intent = calls.crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
-    return (yield from _join_all(name, intent, newcomer.config, newcomer.registration))
+    intent = calls.crawl(run or new_id(), terms.run, since, lost)
+    return (yield from _join_all(name, intent, config, registration))
 
 
 def join_as_producer(name: str, config: FrontierConfig, **keeps: bool) -> Steps[Joined]:

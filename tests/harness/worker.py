@@ -101,7 +101,20 @@ class Worker:
         self.config = config
         self.ttl = ttl
         self.terms = terms
-        self.since, _ = self.do(runs.first_look(name, time.monotonic() - age, config))
+        self.shared = Terms(
+            name,
+            config,
+            ttl,
+            max_deliveries,
+            dead_max,
+            0,
+            run=terms,
+            started=time.monotonic() - age,
+            young=0.0,
+            give_up=give_up,
+            suspect_from=suspect_from,
+        )
+        self.since, _ = self.do(runs.first_look(self.shared))
         self.limits = limits
         self.throttle = throttle
         self.seen_ttl = seen_ttl
@@ -111,19 +124,9 @@ class Worker:
         self.complete = False
         self.joined = self._register()
         self.seen = seen_filter(self.joined.config)
-        shared = Terms(
-            name,
-            config,
-            ttl,
-            max_deliveries,
-            dead_max,
-            0,
-            give_up=give_up,
-            suspect_from=suspect_from,
-        )
         nothing: Any = None
         help_ = ServerHelp(primary_vouched=lambda: math.inf)
-        self.run_session = RunSession(nothing, shared, help_)
+        self.run_session = RunSession(nothing, self.shared, help_)
         self.run_session.joined = self.joined
         self.sessions = self.run_session.sessions = [
             ShardSession(self.run_session, shard, self.joined, self.id)
@@ -137,7 +140,6 @@ class Worker:
         registration = calls.Registration(
             self.id, self.ttl, info, self.limits, self.throttle, self.seen_ttl
         )
-        newcomer = runs.Newcomer(registration, self.config, self.terms, self.since)
         if former:
             joined = self.joined
             for session in former:
@@ -146,7 +148,8 @@ class Worker:
                 call = calls.join(self.name, session.shard, intent, self.config, registration)
                 execute(self.client, call)
         else:
-            joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
+            run = f"run-{next(_numbers)}"
+            joined = self.do(runs.join(self.shared, registration, self.since, run=run))
         return joined
 
     def do(self, steps: Steps[T]) -> T:

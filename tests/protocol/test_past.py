@@ -17,6 +17,7 @@ from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import exact_member
+from scrapy_redisq.frontier.terms import Terms
 from tests.harness.shard import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, key
 
@@ -121,8 +122,8 @@ def test_marks_of_releases(client: redis.Redis, frontier: Frontier) -> None:
 
     def join(id: str, release: str, settings: str) -> str:
         registration = calls.Registration(id, 60.0, release=release, settings=settings)
-        newcomer = runs.Newcomer(registration, EXACT)
-        return runs.drive(lambda call: execute(client, call), runs.join(NAME, newcomer)).run
+        joining = runs.join(Terms(NAME, EXACT, 60.0, 5, 100, 10_000), registration, calls.JUST_NOW)
+        return runs.drive(lambda call: execute(client, call), joining).run
 
     run = join("of the run before", "0", "x")
     execute(client, calls.leave(NAME, 0, run, "of the run before"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -343,9 +342,9 @@ class TestKeepSeen:
         expire(client, worker)
         shift(client, "began", -5)
         registration = Registration("anew", 60.0, {"host": "h", "pid": 1, "spider": "books"})
-        since, _ = worker.do(runs.first_look(NAME, time.monotonic(), config))
-        anew = runs.Newcomer(registration, config, ANEW, since)
-        forgetting = Under(client, runs.join(NAME, anew, "run"))
+        terms = Terms(NAME, config, 60.0, 5, 100, 10_000, ANEW)
+        since, _ = worker.do(runs.first_look(terms))
+        forgetting = Under(client, runs.join(terms, registration, since, run="run"))
         while state(client) != "resetting":
             assert forgetting.go(1)
         heir = join(client, config, terms=KEEP_SEEN)
@@ -522,11 +521,10 @@ class TestBegin:
         expire(client, old)
         shift(client, "began", -60)
         began = now(client)
-        joins = []
+        joins, terms = [], Terms(NAME, config, 3_600.0, 5, 100, 10_000, ANEW)
         for n in range(3):
             worker = Registration(f"w{n}", 3_600.0, {"host": "here", "pid": 1})
-            newcomer = runs.Newcomer(worker, config, ANEW, since=began - n * 1_000_000)
-            joins.append(runs.join(NAME, newcomer))
+            joins.append(runs.join(terms, worker, began - n * 1_000_000))
         joined = in_turn(client, joins, random.Random(seed))
         assert len({run.run for run in joined}) == 1
         assert sum(run.new for run in joined) == 1

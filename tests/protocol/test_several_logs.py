@@ -23,6 +23,7 @@ from scrapy_redisq.frontier import calls, resend, runs, shard_session
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.server.connection import open_server
 from tests.harness.worker import EXACT, Clock, Worker
 from tests.protocol.test_runs import in_turn
@@ -267,8 +268,9 @@ def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
         first.exchange(shard=1)
         servers.lose(0, before)
         die(servers, first)
-        new = [runs.Newcomer(calls.Registration(f"w{n}", 600.0), CONFIG) for n in range(2)]
-        joins = [runs.join(NAME, replace(one, young=600.0)) for one in new]
+        terms = Terms(NAME, CONFIG, 600.0, 5, 100, 10_000, young=600.0)
+        new = [calls.Registration(f"w{n}", 600.0) for n in range(2)]
+        joins = [runs.join(terms, one, calls.JUST_NOW) for one in new]
         one, other = in_turn(cast(Any, servers), joins, random.Random(seed))
         second = servers.member()
         assert one.run == other.run == second.joined.run != first.joined.run
