@@ -28,6 +28,7 @@ from scrapy_redisq.frontier.seen import SeenFilter
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
 from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.server.embedded.binaries import bloom_module
 
 COLUMNS = ["what", "how many", "bytes each"]
@@ -152,7 +153,8 @@ class Measured(RedisServer):
         joined = execute(self.redis, calls.join(SPIDER.name, 0, crawl, config, registration))
         nothing: Any = None
         terms = Terms(SPIDER.name, config, 600, 5, 100, 0)
-        return ShardSession(RunSession(nothing, terms), 0, joined, f"worker-{number}")
+        run_session = RunSession(nothing, terms, open_server(self.url))
+        return ShardSession(run_session, 0, joined, f"worker-{number}")
 
     def taken(self) -> int:
         """Bytes that were not there before."""

@@ -43,7 +43,7 @@ from scrapy_redisq.frontier.scripts import AsyncClient, Call, T, execute_async
 from scrapy_redisq.frontier.seen import SEEN_LATER, seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.shards import shard_of
-from scrapy_redisq.frontier.terms import NOTHING, ServerHelp, Terms, Worker
+from scrapy_redisq.frontier.terms import NOTHING, Server, Terms, Worker
 from scrapy_redisq.tasks import cancel
 
 logger = logging.getLogger(__name__)
@@ -65,10 +65,10 @@ class RunSession:
     worker: Worker
     joined: Joined
 
-    def __init__(self, client: AsyncClient, terms: Terms, server: ServerHelp | None = None) -> None:
+    def __init__(self, client: AsyncClient, terms: Terms, server: Server) -> None:
         self.client = client
         self.terms = terms
-        self.server = server or ServerHelp()
+        self.server = server
         self.sessions: list[ShardSession] = []
         self.complete = False
         self.exchanges = 0

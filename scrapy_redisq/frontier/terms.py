@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
@@ -124,21 +124,21 @@ class Worker(Protocol):
         """It cannot go on: close without saying that the crawl is finished."""
 
 
-async def _certain() -> None:
-    """There is but one server."""
+class Server(Protocol):
+    """See `scrapy_redisq.server.server`."""
 
+    def revive(self) -> None:
+        """Start a dead embedded server again; blocks."""
 
-class ServerHelp(Struct, frozen=True):
-    """Calls of a run session to its connection (see `scrapy_redisq.server.connection`)."""
+    def redact(self, text: object) -> str:
+        """Take passwords out of an error's text."""
 
-    revive: Callable[[], None] = lambda: None
-    """Start a dead embedded server again; blocks."""
-    redact: Callable[[object], str] = str
-    """Take passwords out of an error's text."""
-    confirm_primary: Callable[[], Awaitable[None]] = _certain
-    """Return if the server that answers is the one that counts, else raise `ServerBusy` or an
-    error of redis-py."""
-    primary_vouched: Callable[[], float] = time.monotonic
-    """Until when (time.monotonic()) the server is known not to have been replaced."""
-    renew_log: Callable[[], None] = lambda: None
-    """Look after the log of a server that may have been started anew; blocks."""
+    async def confirm_primary(self) -> None:
+        """Return if the server that answers is the one that counts, else raise `ServerBusy` or an
+        error of redis-py."""
+
+    def primary_vouched(self) -> float:
+        """Until when (time.monotonic()) the server is known not to have been replaced."""
+
+    def renew_log(self) -> None:
+        """Look after the log of a server that may have been started anew; blocks."""

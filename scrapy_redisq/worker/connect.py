@@ -18,7 +18,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.passing_errors import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.frontier.run_session import RunSession
-from scrapy_redisq.frontier.terms import SUSPECT_FROM, ServerHelp, Terms
+from scrapy_redisq.frontier.terms import SUSPECT_FROM, Terms
 from scrapy_redisq.server.access import hang_up
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import RedisqSettings, open_server_of, project_folder
@@ -68,14 +68,7 @@ class WorkerConnection:
         settings.check_shards(server.masters)
         config = config.laid_out(server.masters)
         terms = self._terms(name, config, server, started=started, release=release, settings=digest)
-        help_ = ServerHelp(
-            server.revive,
-            server.redact,
-            server.confirm_primary,
-            server.primary_vouched,
-            server.renew_log,
-        )
-        run_session = RunSession(client, terms, help_)
+        run_session = RunSession(client, terms, server)
 
         async def join() -> Joined:
             try:

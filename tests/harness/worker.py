@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.shards import shard_of
-from scrapy_redisq.frontier.terms import ServerHelp, Terms
+from scrapy_redisq.frontier.terms import Terms
 
 T = TypeVar("T")
 
@@ -66,6 +66,25 @@ class Clock:
 
     def monotonic(self) -> float:
         return time.monotonic() + self.ahead
+
+
+class OneServer:
+    """The server of a session: never another one, but for what it was ``told`` to do instead."""
+
+    def __init__(self, **told: Callable[..., Any]) -> None:
+        self.__dict__.update(told)
+
+    def revive(self) -> None: ...
+
+    def redact(self, text: object) -> str:
+        return str(text)
+
+    async def confirm_primary(self) -> None: ...
+
+    def primary_vouched(self) -> float:
+        return time.monotonic()
+
+    def renew_log(self) -> None: ...
 
 
 class Worker:
@@ -125,8 +144,8 @@ class Worker:
         self.joined = self._register()
         self.seen = seen_filter(self.joined.config)
         nothing: Any = None
-        help_ = ServerHelp(primary_vouched=lambda: math.inf)
-        self.run_session = RunSession(nothing, self.shared, help_)
+        server = OneServer(primary_vouched=lambda: math.inf)
+        self.run_session = RunSession(nothing, self.shared, server)
         self.run_session.joined = self.joined
         self.sessions = self.run_session.sessions = [
             ShardSession(self.run_session, shard, self.joined, self.id)

@@ -26,7 +26,7 @@ from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.page import KeptPage, Output, Page, Problem
-from tests.harness.worker import EXACT, NAME, Worker
+from tests.harness.worker import EXACT, NAME, OneServer, Worker
 
 
 class Books(Spider):
@@ -49,7 +49,7 @@ class Process:
             wake=lambda: None,
         )
         nothing = cast(Any, None)
-        self.run = RunSession(nothing, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+        self.run = RunSession(nothing, Terms(NAME, EXACT, 60.0, 5, 100, 10_000), OneServer())
         self.run.sessions = self.member.sessions
         self.run.seen, self.run.joined = self.member.seen, self.member.joined
         self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]

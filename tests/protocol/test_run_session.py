@@ -25,10 +25,10 @@ from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import Call, execute_async
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.terms import NOTHING, Demand, ServerHelp, Terms
+from scrapy_redisq.frontier.terms import NOTHING, Demand, Terms
 from scrapy_redisq.server.connection import open_server
 from tests.harness.in_loop import in_a_loop, until
-from tests.harness.worker import EXACT, NAME, fingerprint_of
+from tests.harness.worker import EXACT, NAME, OneServer, fingerprint_of
 
 THREE = replace(EXACT, shards=3)
 
@@ -103,7 +103,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 @asynccontextmanager
 async def joined(
     server: RedisServer | redis.asyncio.Redis,
-    help_: ServerHelp | None = None,
+    behind: OneServer | None = None,
     *,
     name: str = NAME,
     config: FrontierConfig = EXACT,
@@ -114,7 +114,9 @@ async def joined(
     if isinstance(server, RedisServer):
         server = redis.asyncio.Redis.from_url(server.url)
     async with server as client:
-        run = RunSession(client, Terms(name, config, ttl, 5, 100, 10_000, **terms), help_)
+        run = RunSession(
+            client, Terms(name, config, ttl, 5, 100, 10_000, **terms), behind or OneServer()
+        )
         await run.join()
         try:
             yield run
@@ -144,8 +146,8 @@ async def test_a_worker_that_leaves(redis_server: RedisServer, client: redis.Red
     async def the_replica_has_got_it() -> None:
         client.rename("later", meta)
 
-    help_ = ServerHelp(confirm_primary=the_replica_has_got_it)
-    async with joined(redis_server, help_) as run:
+    behind = OneServer(confirm_primary=the_replica_has_got_it)
+    async with joined(redis_server, behind) as run:
         run.start(Puppet())
         await run.stop()
         for n in range(MAX_OPERATIONS + 1):
@@ -191,8 +193,8 @@ async def test_an_end_by_a_server_that_may_not_count(
             raise ServerBusy(refusal[0])
 
     puppet = Puppet()
-    help_ = ServerHelp(confirm_primary=confirm, primary_vouched=lambda: vouched[0])
-    async with joined(redis_server, help_, rewind=0.01) as run:
+    behind = OneServer(confirm_primary=confirm, primary_vouched=lambda: vouched[0])
+    async with joined(redis_server, behind, rewind=0.01) as run:
         run.start(puppet)
         (session,) = run.sessions
 
@@ -253,8 +255,8 @@ async def test_a_shard_that_is_away_keeps_nobody_from_the_others(
     looked_after: list[int] = []
 
     client, puppet = PartlyAway.from_url(redis_server.url), Puppet(9)
-    help_ = ServerHelp(renew_log=lambda: looked_after.append(1))
-    async with joined(client, help_, config=THREE) as run:
+    behind = OneServer(renew_log=lambda: looked_after.append(1))
+    async with joined(client, behind, config=THREE) as run:
         client.away = frozenset({1})
         run.start(puppet)
         for n in range(9):

@@ -37,7 +37,7 @@ from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.shards import shard_of
 from scrapy_redisq.frontier.terms import Terms
 from tests.harness.shard import read_shard
-from tests.harness.worker import EXACT, NAME, Worker, expire, key, now, reap, url_of
+from tests.harness.worker import EXACT, NAME, OneServer, Worker, expire, key, now, reap, url_of
 
 THREE = replace(EXACT, shards=3)
 HOSTS = [next(host for host in map(str, range(99)) if shard_of(host, 3) == n) for n in range(3)]
@@ -185,7 +185,7 @@ class TestAge:
         async def join_slowly() -> None:
             options = client.connection_pool.connection_kwargs
             async with Slow(host=options["host"], port=options["port"]) as slow:
-                await RunSession(slow, terms).join()
+                await RunSession(slow, terms, OneServer()).join()
 
         terms = Terms(NAME, EXACT, lease_ttl=60.0, max_deliveries=5, dead_max=9, max_entry_bytes=9)
         with pytest.raises(RunOver):
