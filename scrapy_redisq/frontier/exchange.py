@@ -75,13 +75,11 @@ class Cargo:
         elif isinstance(operation, Delivered):
             self._data["delivered"].append(operation.post)
 
-    def _number_of(self, slot: str, priority: int) -> int:
-        return self._queues.setdefault((slot, priority), len(self._queues) + 1)
-
     def _add_request(self, request: Enqueue) -> None:
+        queue = request.slot, request.priority
         self._data["enqueue"].append(
             calls.enqueue_item(
-                self._number_of(request.slot, request.priority),
+                self._queues.setdefault(queue, len(self._queues) + 1),
                 request.entry,
                 request.fingerprint,
                 request.delay,

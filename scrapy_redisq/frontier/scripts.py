@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import resources
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -188,12 +188,8 @@ class Client(Protocol):
     def eval(self, script: str, numkeys: int, /, *keys_and_args: Any) -> Any: ...
 
 
-class AsyncClient(Protocol):
+class AsyncClient(Client, Protocol):
     """As `Client`, for asyncio, with more calls that a worker needs."""
-
-    def evalsha(self, sha: str, numkeys: int, /, *keys_and_args: Any) -> Awaitable[Any]: ...
-
-    def eval(self, script: str, numkeys: int, /, *keys_and_args: Any) -> Awaitable[Any]: ...
 
     def pubsub(self, *, ignore_subscribe_messages: bool) -> Any: ...
 
