@@ -101,7 +101,7 @@ local function take_letters()
   end
 end
 
-local outcome = me.duplicates or ''
+local outcome, turns = me.duplicates or '', input.turns or NONE
 if not replayed then
   -- 4. enqueue
   outcome = input.enqueue and enqueue(meta) or ''
@@ -124,13 +124,10 @@ if not replayed then
     'pages', input.pages, 'items', input.items)
   if input.history then past().keep_history(full and NONE or input.history, input.history_max) end
   if input.report then redis.call('HSET', worker_key(worker), 'report', input.report) end
-end
-local turns = input.turns or NONE
-limited = limited or #turns > 0
--- One that arrives late tells of turns and tokens that the worker has had since, or has no more.
-if not replayed then
+  -- One that arrives late tells of turns and tokens that the worker has had since, or has no more.
   for _, item in ipairs(turns) do report_turn(worker, item) end
 end
+limited = limited or #turns > 0
 
 -- 6. promote
 local due = promote(meta.order)

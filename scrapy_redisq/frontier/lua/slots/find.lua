@@ -71,9 +71,8 @@ end
 
 if place == 'queues' and not redis.REDIS_VERSION_NUM then return {'refused', 0} end
 repeat
-  local following = steps[place]()
-  at = following
-  if following == '0' then rank, looked = rank + 1, looked + 1 end -- an empty one costs something
+  at = steps[place]()
+  if at == '0' then rank, looked = rank + 1, looked + 1 end -- an empty one costs something
 until not at or at == 'refused' or looked >= MOST or bytes >= MOST_BYTES
 answer[1] = at == 'refused' and at or at and integer(rank) .. ' ' .. at or ''
 answer[2] = looked

@@ -67,30 +67,18 @@ local any_limits
 
 -- -> what the settings say of a slot: its limit and its budget, as a text
 local function of_settings(slot)
-  local text = ''
   if any_limits == nil then any_limits = redis.call('EXISTS', LIMITS) == 1 end
-  if any_limits then
-    local patterns, domain = {slot}, slot
-    while #patterns < MOST_LABELS and string.find(domain, '.', 1, true) do
-      domain = string.match(domain, '%.(.*)$')
-      patterns[#patterns + 1] = '*.' .. domain
-    end
-    patterns[#patterns + 1] = '*'
-    for _, found in ipairs(redis.call('HMGET', LIMITS, unpack(patterns))) do
-      if found then
-        text = found
-        break
-      end
-    end
+  if not any_limits then return '' end
+  local patterns, domain = {slot}, slot
+  while #patterns < MOST_LABELS and string.find(domain, '.', 1, true) do
+    domain = string.match(domain, '%.(.*)$')
+    patterns[#patterns + 1] = '*.' .. domain
   end
-  return text
-end
-
-local function limit_of(slot, own)
-  local text = own ~= '' and own or of_settings(slot)
-  local delay, interval, burst, concurrency = string.match(text, '^(%d+) (%d+) (%d+) (%d+)')
-  return {delay = number_of(delay), interval = number_of(interval),
-    burst = math.max(1, number_of(burst)), concurrency = number_of(concurrency)}
+  patterns[#patterns + 1] = '*'
+  for _, found in ipairs(redis.call('HMGET', LIMITS, unpack(patterns))) do
+    if found then return found end
+  end
+  return ''
 end
 
 local function budget_of(text) return number_of(string.match(text, '^%d+ %d+ %d+ %d+ (%d+)$')) end
@@ -106,7 +94,11 @@ end
 -- Sets a slot's limit: `own`, or that of the settings. After a faster rate tat is at most `burst`
 -- intervals away, whatever the slower one has made of it.
 local function set_limit(slot, state, own)
-  state.own, state.limit = own, limit_of(slot, own)
+  local text = own ~= '' and own or of_settings(slot)
+  local delay, interval, burst, concurrency = string.match(text, '^(%d+) (%d+) (%d+) (%d+)')
+  state.own = own
+  state.limit = {delay = number_of(delay), interval = number_of(interval),
+    burst = math.max(1, number_of(burst)), concurrency = number_of(concurrency)}
   state.tat = math.min(state.tat, NOW + state.limit.burst * state.limit.interval)
 end
 
