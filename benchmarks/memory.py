@@ -26,7 +26,7 @@ from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenFilter
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
-from scrapy_redisq.frontier.terms import Terms
+from scrapy_redisq.frontier.terms import Demand, Terms
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.server.embedded.binaries import bloom_module
@@ -196,7 +196,8 @@ class Measured(RedisServer):
 
     def exchange(self, member: ShardSession, want: int = 0) -> list[Lease]:
         """-> what was claimed."""
-        return member.received(execute(self.redis, member.call(want=want))).leases
+        demand = Demand(True, want, MAX_CLAIMS, {}, most=MAX_CLAIMS)
+        return member.received(execute(self.redis, member.call(want, demand))).leases
 
 
 def queued(number: int, content: str, depth: int) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -132,11 +132,9 @@ class ShardSession:
 
     def call(
         self,
+        want: int,
+        demand: Demand,
         *,
-        want: int = 0,
-        most: int | None = None,
-        slot_limit: int = MAX_CLAIMS,
-        room: Mapping[str, int] | None = None,
         suspects: int = MAX_CLAIMS,
         starting: bool = False,
         seeded: bool = True,
@@ -145,24 +143,23 @@ class ShardSession:
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.
 
-        At most ``want`` entries are claimed, so that the leases of this shard are at most ``most``;
-        of one slot at most ``slot_limit`` or ``room[slot]``, and at most ``suspects`` suspects.
+        At most ``want`` entries are claimed, ``suspects`` of them suspects, by the limits of
+        ``demand``.
         ``starting``: this worker may still add start requests. Else ``seeded`` says whether all
         were added. ``turns``: how turns were used. ``told``: figures for people (pages, items,
         report).
         """
         terms, outgoing = self.run_session.terms, self.outgoing
         batch = outgoing.batch(self.held, self._begun_to_tell())
-        if most is not None:
-            want = max(0, min(want, most - len(self.held) + batch.ends))
+        left = demand.most - self.held_elsewhere() - len(self.held) + batch.ends
         self.resend.sends()
         data = {
             "worker": self.worker_id,
             "run": self.run_id,
             "acked": outgoing.acked,
             "seen": self._seen,
-            "want": min(want, MAX_CLAIMS),
-            "slot_limit": slot_limit,
+            "want": max(0, min(want, left, MAX_CLAIMS)),
+            "slot_limit": demand.slot_limit,
             "suspects": suspects,
             "starting": starting or outgoing.has_more,
             "seeded": seeded,
@@ -173,7 +170,7 @@ class ShardSession:
             **batch.cargo.data(),
         }
         optional = {
-            "room": room,
+            "room": demand.room,
             "turns": turns,
             "begun": batch.begun,
             "tally": dict(batch.tally),

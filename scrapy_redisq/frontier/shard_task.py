@@ -182,10 +182,8 @@ def _next_call(
     session.said_starting = starting
     told = run.worker.report() if session is run.sessions[0] else {}
     return session.call(
-        want=want,
-        most=demand.most - session.held_elsewhere(),
-        slot_limit=demand.slot_limit,
-        room=demand.room,
+        want,
+        demand,
         suspects=int(session.wants_suspect),
         starting=starting,
         seeded=seeded,

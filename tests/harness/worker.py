@@ -34,9 +34,9 @@ from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
 from scrapy_redisq.frontier.shards import shard_of
-from scrapy_redisq.frontier.terms import Terms
+from scrapy_redisq.frontier.terms import Demand, Terms
 
 T = TypeVar("T")
 
@@ -51,6 +51,11 @@ HOLD = 45.0
 NAME = "books"
 """The frontier of most tests, and its configuration."""
 EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
+
+
+def demand_for(want: int, slot_limit: int = MAX_CLAIMS) -> Demand:
+    """Of a worker that wants so many entries, and may hold any number."""
+    return Demand(True, want, slot_limit, {}, most=1_000_000)
 
 
 def fingerprint_of(url: str) -> bytes:
@@ -265,6 +270,7 @@ class Worker:
         lose: str = "",
         starting: bool = False,
         confirmed: bool = False,
+        slot_limit: int = MAX_CLAIMS,
         **options: Any,
     ) -> Reply | None:
         """One exchange. ``lose`` the "reply": then None; ``options`` as of ``ShardSession.call``.
@@ -274,7 +280,8 @@ class Worker:
         """
         session = self.sessions[shard]
         may_add = starting or session.adds_elsewhere()
-        call = session.call(want=want, starting=may_add, **options)
+        demand = demand_for(want, slot_limit)
+        call = session.call(want, demand, starting=may_add, **options)
         reply = execute(self.client, call)
         if lose:
             return None
@@ -286,7 +293,7 @@ class Worker:
         if reply.status == "sealed":
             self.do(runs.open_shard(self.name, shard, self.joined.run))
             options.update(shard=shard, starting=starting, confirmed=confirmed)
-            return self.exchange(want, **options)
+            return self.exchange(want, slot_limit=slot_limit, **options)
         self._deliver(session, reply)
         for lease in reply.leases:
             self.holding[lease.id] = (session, lease)

@@ -35,6 +35,7 @@ from tests.harness.worker import (
     Worker,
     as_stored,
     ask,
+    demand_for,
     die,
     expire,
     key,
@@ -73,7 +74,7 @@ def test_a_lost_reply_is_told_again_as_it_was(client: redis.Redis, order: str, a
         client.hset(leases, f"{number}.{int(time) + ahead}", record)
     worker.exchange(60, lose="reply")
     session = worker.sessions[0]
-    reply = execute(worker.client, session.call(want=60))
+    reply = execute(worker.client, session.call(60, demand_for(60)))
     assert reply.status == "replayed"
     urls = [f"{n:03}" for n in range(100)]
     assert entries(reply.leases) == (urls if order == "fifo" else urls[::-1])[40:]

@@ -35,7 +35,7 @@ from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.shards import shard_of
-from scrapy_redisq.frontier.terms import Terms
+from scrapy_redisq.frontier.terms import NOTHING, Terms
 from tests.harness.shard import read_shard
 from tests.harness.worker import EXACT, NAME, OneServer, Worker, expire, key, now, reap, url_of
 
@@ -466,7 +466,7 @@ class TestEnd:
         worker = join(client, config, terms=RunTerms(keep_alive=True))
         worker.enqueue("late", slot=slot)
         session = worker.sessions[1]
-        reply = execute(client, session.call(want=0, room=None))
+        reply = execute(client, session.call(0, NOTHING))
         assert (reply.status, reply.accepted) == ("sealed", [])
         session.received(reply)
         worker.exchange(shard=1)

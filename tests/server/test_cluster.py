@@ -17,7 +17,7 @@ from scrapy_redisq.frontier.names import meta_key, wake_channel
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.server import cluster as clients
 from scrapy_redisq.server.connection import Server, open_server
-from tests.harness.worker import EXACT, NAME, Worker
+from tests.harness.worker import EXACT, NAME, Worker, demand_for
 
 META = meta_key(NAME, 0)
 SLOT = key_slot(META.encode())
@@ -42,7 +42,7 @@ def test_a_script_never_runs_half_while_its_slot_migrates(cluster: Cluster) -> N
                 arrived = there.dbsize()
                 for by in (client, here):
                     with pytest.raises(ServerBusy):
-                        execute(by, session.call(want=1))
+                        execute(by, session.call(1, demand_for(1)))
                 assert {left: here.dump(left) for left in sorted(here.keys())} == before
                 assert there.dbsize() == arrived
         cluster.end_move(SLOT, source, target)
