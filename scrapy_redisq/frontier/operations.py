@@ -34,15 +34,14 @@ class Link(Struct, eq=False):
             post, self.post = self.post, None
             post.unsafe -= 1
             if post.unsafe == 0:
-                post.delivered(post.id)
+                post.delivered()
 
 
 class Post(Struct, eq=False):
     """The links that the end of a page has left in its shard, until none of them is ``unsafe``."""
 
-    id: str
     unsafe: int
-    delivered: Callable[[str], None]
+    delivered: Callable[[], None]
 
 
 OVER_BUDGET = -1

@@ -26,9 +26,6 @@ FINGERPRINT_BYTES = 20
 SEEN_LATER = 0.1
 """Share of a TTL after which a process forgets what it has met, and old generations are deleted."""
 
-ANYWHERE = ("redisq:{probe}:",)
-"""Any prefix will do on one server."""
-
 
 class SeenFilter(Struct, frozen=True):
     """How a backend is called: how a fingerprint is encoded for it, and with which parameters.
@@ -95,7 +92,7 @@ class SeenStatus(Struct, frozen=True):
         return cls(count, sum(part.capacity for part in parts), lost / max(1, count))
 
 
-def probe(client: Client, prefixes: Iterable[str] = ANYWHERE) -> bool:
+def probe(client: Client, prefixes: Iterable[str]) -> bool:
     """Can this server, with this user's rights, run the RedisBloom backend?
 
     In a cluster those nodes that have keys with these ``prefixes``: all must. Raises as `execute`.

@@ -230,11 +230,11 @@ class ShardSession:
     def watch_post(self, id: str, links: Sequence[Enqueue]) -> None:
         """Have the post ``id`` removed when all its ``links`` are safe."""
         unsafe = [one.link for one in links if one.link is not None and not one.link.safe]
-        post = Post(id, len(unsafe), lambda id: self.add(Delivered(id)))
+        post = Post(len(unsafe), lambda: self.add(Delivered(id)))
         for link in unsafe:
             link.post = post
         if not unsafe:
-            post.delivered(id)
+            post.delivered()
 
     def rejoined(self, run: str, worker: str) -> None:
         """Go on as a new worker. Leases are forgotten: other workers have them or will. Operations

@@ -7,13 +7,6 @@
 --                                       a text the share of new ones that is taken for known}
 --   keys(base)                       -> a function next_key, see drop_keys()
 
--- Raises the error of an answer that a command cannot give: a request that is taken for known by
--- mistake is lost.
-local function wrong_answer(answer, command, key)
-  local said = type(answer) == 'table' and answer.err or tostring(answer)
-  error('ERR ' .. command .. ' ' .. key .. ' has answered: ' .. said, 0)
-end
-
 -- Deletes the keys of a filter, at most `limit` a call. -> is that all of it?
 -- next_key(cursor) -> the key at this place and the next place, nil behind the last. A cursor is a
 -- number, the first one 0. Most filters have more places than keys.

@@ -15,7 +15,6 @@
 --           filter half of that and each next one half again.
 -- Cost      A new fingerprint takes 0.6 to 0.9 µs of Redis up to twice a capacity of a million, in
 --           calls of 300; 1.9 at 10 times.
--- Include   shared/filters
 
 local LAYERS = 5 -- in one filter
 local MOST_FILTERS = 64 -- each makes room for 2.5 times as much as all before it
@@ -66,8 +65,12 @@ local function ask(command, base, filter, fingerprints)
     local reply = call(command, key, unpack(fingerprints, first, last))
     for i = first, last do
       local answer = reply[i - first + 1]
-      -- One behind an error is not there: valkey-bloom ends so when a filter takes no more.
-      if answer ~= 0 and answer ~= 1 then wrong_answer(answer, command, key) end
+      -- One behind an error is not there: valkey-bloom ends so when a filter takes no more. A request
+      -- that is taken for known by mistake is lost.
+      if answer ~= 0 and answer ~= 1 then
+        local said = type(answer) == 'table' and answer.err or tostring(answer)
+        error('ERR ' .. command .. ' ' .. key .. ' has answered: ' .. said, 0)
+      end
       answers[i] = answer
     end
   end)
