@@ -166,5 +166,5 @@ return {replayed and 'replayed' or 'ok', cmsgpack.pack({outcome = outcome,
   next_due = ms_until(#leases > 0 and NOW or due), turns = told,
   stuck = limited and stuck_for(counts, meta.stuck) or -1,
   -- Another program may have changed the counts: a worker with nothing to do looks at the keys.
-  post_due = ms_until(input.hold and (counts.posted > 0 or #leases == 0) and first_post()),
+  post_due = ms_until(input.hold and (counts.posted > 0 or #leases == 0) and first_score(POST)),
   told = readable(meta.paused and me.told ~= 'stop' and 'paused' or me.told or '')}), leases}

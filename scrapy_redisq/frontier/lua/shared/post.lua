@@ -19,6 +19,3 @@ local function remove_posts(ids)
     redis.call('HDEL', POSTED, unpack(ids, first, last))
   end)
 end
-
--- When other workers may take the first one; nil if there is none.
-local function first_post() return tonumber(redis.call('ZRANGE', POST, 0, 0, 'WITHSCORES')[2]) end

@@ -52,10 +52,7 @@ local PORTION = 25
 -- Puts delayed entries that are due into their queues: about 100 of them, or 4 MB. -> when the next
 -- one is due; nil if there is none
 local function promote(order)
-  local function first_due()
-    return tonumber(redis.call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2])
-  end
-  local due = first_due()
+  local due = first_score(DELAYED)
   if not due or due > NOW then return due end
   local promoted, bytes = 0, 0
   repeat
@@ -68,5 +65,5 @@ local function promote(order)
       promoted, bytes = promoted + 1, bytes + #member
     end
   until #members < PORTION or promoted >= 100 or bytes >= MOST_BYTES
-  return first_due()
+  return first_score(DELAYED)
 end

@@ -44,6 +44,11 @@ local function hash_of(key)
   return hash
 end
 
+-- The lowest score of a sorted set: when the first of its members is due. nil: it has none.
+local function first_score(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+end
+
 local function record_of(slot, priority, entry)
   return priority .. ':' .. #slot .. ':' .. slot .. entry
 end

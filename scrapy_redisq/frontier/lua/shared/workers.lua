@@ -66,12 +66,9 @@ local function ms_until_dead(sign, patient, ttl)
   if NOW - SERVER_TIME ~= BEHIND then
     redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME))
   end
-  local function deadline_in(key)
-    return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or NOW)
-  end
-  local deadline = deadline_in(WORKERS)
+  local deadline = first_score(WORKERS) or NOW
   if SHARED then
-    deadline = math.min(deadline, deadline_in(ALL_WORKERS))
+    deadline = math.min(deadline, first_score(ALL_WORKERS) or NOW)
     if NOW - SERVER_TIME ~= SHARED_BEHIND then
       redis.call('HSET', SLOTS .. 'clock', 'behind', integer(NOW - SERVER_TIME))
     end
