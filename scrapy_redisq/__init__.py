@@ -15,7 +15,7 @@ lower floors alone, so rooms of one floor never import each other::
     settings/                                     declared, checked, read once
     _scrapy/  server/  frontier/  serialization/  Scrapy's insides; Redis; the protocol, which knows
                                                   neither Scrapy nor settings; requests as bytes
-    errors  reasons
+    errors  reasons  tasks
 
 ``docs/explanation/architecture.md`` says more, with a picture.
 """

@@ -75,9 +75,10 @@ def test_the_map_of_a_noun_is_true(room: str) -> None:
 
 
 def test_the_frontier_knows_no_scrapy() -> None:
-    """frontier/ imports neither Scrapy nor Twisted, and no room but errors, nor does that."""
-    assert draw.arrows()["frontier/"] == {"errors"}
-    for path in [*draw.files_of("frontier/"), draw.file_of("errors")]:
+    """frontier/ imports neither Scrapy nor Twisted, and no room but errors and tasks, nor do they."""
+    below = {"errors", "tasks"}
+    assert draw.arrows()["frontier/"] == below
+    for path in [*draw.files_of("frontier/"), *map(draw.file_of, below)]:
         foreign = r"^ *(?:from|import) (?:scrapy|twisted|itemadapter)\b"
         assert not re.search(foreign, path.read_text("utf-8"), re.M), path
 
