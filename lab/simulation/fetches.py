@@ -11,6 +11,9 @@ from lab.simulation.site import NEVER, RETRY_TIMES
 from lab.simulation.world import RIVAL, World
 from scrapy_redisq.frontier.outgoing import MAX_BYTES
 
+MOST_BYTES = 4_000_000
+"""Of a reply of the scripts, and what is beside them in it, and an entry or line more."""
+
 LEFT_TO_DO = ("reset", "requeue")
 """Faults by which something is left to do that was done."""
 
@@ -36,6 +39,9 @@ KEPT = {"hidden", "shared_hidden", "own_starts"}
 OF_A_PAGE = ("hidden", "moved", "deeper")
 """Such requests, of one page each."""
 
+OFTEN = ("side", "?every", "period")
+"""In names of what is fetched however often."""
+
 UNSETTLING = (
     *("kill", "stop", "stop_twice", "leave", "told_to_stop", "quiet", "freeze", "cut", "messages"),
     *("outage", "restart", "full", "clock", "lost_tail", "lost_script", "failover", "host_dies"),
@@ -57,6 +63,8 @@ def fetches(world: World) -> list[str]:
     problems = _pages(world, unsettled) + _robots(world, unsettled) + _at_once(world, voids)
     if world.network.largest > MAX_BYTES * 1.2:
         problems.append(f"an exchange of {world.network.largest} bytes")
+    if world.network.largest_reply > MOST_BYTES * 1.5:
+        problems.append(f"a reply of {world.network.largest_reply} bytes")
     # One that holds nothing may find the run completed by others.
     early = [one for one in voids if one[0] < world.completed_at]
     if void := [one for one in early if not _may_be_void(world, one[0])]:
@@ -67,7 +75,7 @@ def fetches(world: World) -> list[str]:
 def _pages(world: World, unsettled: int) -> list[str]:
     most_again = Counter[str]()
     for name, hits in world.site.hits.items():
-        if not name.startswith("robots") and "side" not in name and "?every" not in name:
+        if not name.startswith("robots") and not any(one in name for one in OFTEN):
             most_again[name] = max(0, hits - _expected(world, name))
     again, most = most_again.total(), most_again.most_common(5)
     allowed = world.voided + _given_back(world)
@@ -97,6 +105,8 @@ def _expected(world: World, name: str) -> int:
         expected += len(site.sent_away)  # its page is left for later then
     if "?own" in name:  # nor can this: it is each worker's own
         expected = len(world.workers)
+    if world.has_forgotten:  # any link to it is new once more
+        expected *= 2
     runs = len(world.network.begun)
     if "REDISQ_KEEP_SEEN" in world.plan.settings and not world.lost_run:
         runs = runs if site.is_of_start(page.number) else 1
@@ -120,7 +130,7 @@ def _robots(world: World, unsettled: int) -> list[str]:
 def _at_once(world: World, voids: list[tuple[float, int]]) -> list[str]:
     """Nobody fetches what it is fetching."""
     # A shard that still has the run may have what is asked for again.
-    if world.lost_run and world.plan.masters > 1:
+    if (world.lost_run and world.plan.masters > 1) or world.has_forgotten:
         return []
     twice = [
         one

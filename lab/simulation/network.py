@@ -28,7 +28,8 @@ class Network:
     """``masters`` 0: one server, and no cluster. ``replicas``: each master of a cluster has one.
 
     ``primaries`` are who serves now, in the order of hash slots; ``calls`` is how many commands all
-    servers have executed, ``largest`` the bytes of the largest one, ``latency`` the seconds to
+    servers have executed, ``largest`` and ``largest_reply`` the bytes of the largest script's
+    arguments and reply, ``latency`` the seconds to
     them, and ``trace`` is told each request.
     """
 
@@ -56,7 +57,7 @@ class Network:
         self.trace: Callable[[str], None] = lambda text: None
         self.run_is_complete: Callable[[], None] = lambda: None
         self.latency = 0.001
-        self.calls = self.largest = 0
+        self.calls = self.largest = self.largest_reply = 0
         self.begun: set[bytes] = set()
         """Runs that there were; a worker that comes when all is finished begins another one."""
 

@@ -59,12 +59,19 @@ FEATURES = {
     "copies": 0.2,
     "kept_tries": 0.3,
     "wide": 0.2,
+    "waits_longer": 0.3,
+    "heavy_lines": 0.2,
+    "periods": 0.5,
 }
 """What a spider or its site may do -> how often one does."""
 
 SEEN_TTL = 100_000.0
 """Virtual seconds, longer than any crawl, and than all steps of a server's clock. Dupefilters are
-rotated once, so nothing is forgotten."""
+rotated once, by a step of `LATENESS`."""
+
+LATENESS = (0.0, 0.9, 2.5)
+"""By how many TTLs a dupefilter is rotated too late, as nothing was asked of it meanwhile: by the
+last one all is forgotten."""
 
 FEED, GROUP, LINES, MAX_IDLE = "redisq:{feed}", "redisq:sim", 40, 2.0
 """A feed, whose key is kept and forgotten with the frontier's; the group that reads it if it is a
@@ -72,6 +79,9 @@ stream; its lines; and how many virtual seconds without work end the crawl."""
 
 RECURRING, EVERY = ("every0", "every1"), 3.0
 """Requests that come again, and how many virtual seconds after they were finished."""
+
+PERIOD = 60.0
+"""Virtual seconds for each of which a link is followed once, and what its page asks for."""
 
 STRANGE = {"of": "another crawl"}
 """Arguments of another crawl on the same name."""
@@ -227,8 +237,12 @@ def draw(seed: int) -> Plan:
         features -= {"idle", "again", "keep_alive"}
         settings["REDISQ_FEEDS"] = {FEED: {"batch": chance.choice([1, 1, 2, 4])}}
         settings["MAX_IDLE_TIME_BEFORE_CLOSE"] = MAX_IDLE
+        if "heavy_lines" in features:
+            settings["REDISQ_FEEDS"] = {FEED: {"batch": LINES}}
     else:
-        features -= {"stream"}
+        features -= {"stream", "heavy_lines"}
+    if "recurs" not in features:
+        features -= {"periods"}
     hosts = chance.choice([1, 2, 3, 5])
     chance = random.Random(f"cluster {seed}")
     masters = chance.choice([0, 0, 0, 0, 0, 1, 2, 3])

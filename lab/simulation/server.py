@@ -174,6 +174,8 @@ class SimulatedServer:
         else:
             self._take_run(answers[-1])
         self.network.spread_news()
+        if command[0] == "EVALSHA":
+            self.network.largest_reply = max(self.network.largest_reply, _size(reply))
         if command[0] == "INFO" and isinstance(reply, bytes):
             for there, told in AOF:
                 reply = reply.replace(there, told)
@@ -299,3 +301,10 @@ class SimulatedServer:
         WORKER.reset(token)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
+
+
+def _size(reply: Any) -> int:
+    """Bytes of texts."""
+    if isinstance(reply, list):
+        return sum(map(_size, reply))
+    return len(reply) if isinstance(reply, bytes) else 0

@@ -23,8 +23,8 @@ RETRY_AFTER = 2
 
 RETRY_TIMES = 2
 
-RETRY_DELAY = 0.2
-"""Seconds until a request is tried again."""
+RETRY_DELAY, LONGER_DELAY = 0.2, 2
+"""Seconds until a request is tried again, and where its answer says so."""
 
 NEVER = 1_000
 """Answers."""
@@ -39,7 +39,8 @@ class Page:
     ``retry_after``: the answers say for how long to stay away. ``kills``: the worker that fetches
     it. ``heavy``: its leaves are of megabytes.
     ``session``: what is hidden shares a session with it, and could be stored. ``fails_again``: to
-    fetch it once more fails once."""
+    fetch it once more fails once. ``waits_longer``: its answers say for how long to wait, but the
+    host is in no trouble."""
 
     number: int
     host: int
@@ -66,6 +67,7 @@ class Page:
     tries: int = 0
     session: bool = False
     fails_again: bool = False
+    waits_longer: bool = False
     seconds: float = 0.05
 
     @property
@@ -118,6 +120,8 @@ class Site:
                 and page.redirect is None
                 and not (page.answers or page.tries or page.kills)
             )
+            drawn = random.Random(f"longer {plan.seed} {page.number}").random() < 0.5
+            page.waits_longer = drawn and "waits_longer" in plan.features
         self.log: list[tuple[float, str, str, int]] = []
         self.hits: Counter[str] = Counter()
         self.begun: dict[str, list[float]] = defaultdict(list)
@@ -129,8 +133,8 @@ class Site:
         """The same by request and worker."""
         self.at_once: list[tuple[float, str, int]] = []
         """When a worker began to fetch what it was fetching."""
-        self.failed: dict[str, float] = {}
-        """Requests whose last answer was a failure, and when that was."""
+        self.not_before: dict[str, float] = {}
+        """Requests whose last answer was a failure, and until when they are not tried again."""
         self.hasty: list[tuple[float, str]] = []
         """When one was tried again too soon."""
         self.crowded: list[tuple[float, str, int]] = []
@@ -214,8 +218,8 @@ class Site:
         """``waits``: for its limits, or else it does not count for these."""
         self.log.append((at, host, path, worker))
         self.hits[path] += 1
-        failed = self.failed.pop(path, -math.inf)
-        if at - failed < RETRY_DELAY * 0.9 and not self._has_several(path):
+        due = self.not_before.pop(path, -math.inf)
+        if at < due and not self._has_several(path):
             self.hasty.append((at, path))
         if waits:
             self.begun[host].append(at)

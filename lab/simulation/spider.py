@@ -15,8 +15,8 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Request, Response, TextResponse
 
 from lab.simulation.clock import WORKER
-from lab.simulation.plan import EVERY, RECURRING
-from lab.simulation.site import RETRY_AFTER, Page
+from lab.simulation.plan import EVERY, PERIOD, RECURRING
+from lab.simulation.site import LONGER_DELAY, RETRY_AFTER, RETRY_DELAY, Page
 from scrapy_redisq._scrapy.crawl import is_closing
 from scrapy_redisq.pipelines import BatchPipeline
 from scrapy_redisq.scheduler import Scheduler
@@ -101,8 +101,16 @@ class SimulatedSpider(scrapy.Spider):
         yield {"key": RECURRING[n]}
         if n == 0:
             yield self.recurring(1)
+            if "periods" in world().plan.features:
+                url = f"{world().site.pages[0].url}?period"
+                yield Request(url, self.parse_period, meta={"redisq_seen_ttl": PERIOD})
         elif "raises" in world().plan.features:
             raise KeyError(n)  # it comes again all the same
+
+    def parse_period(self, response: Response) -> Any:
+        yield {"key": "period"}
+        url, name = f"{world().site.pages[0].url}?in_period", {"key": "period.leaf"}
+        yield Request(url, self.parse_key, cb_kwargs=name, dont_filter=True)
 
     def _errback(self) -> Any:
         return self.failed if "errbacks" in world().plan.features else None
@@ -193,6 +201,7 @@ class SimulatedSpider(scrapy.Spider):
         yield from self.hidden(world().site.pages[number], n)
 
     def session_lost(self, request: Request) -> Request:
+        world().sessions_lost.append(world().clock.now)
         return request.replace(headers={"Begun": "anew"})
 
     def hidden(self, page: Page, n: int) -> Any:
@@ -314,7 +323,8 @@ class Downloads:
         nth = site.hits[name] - 1
         fails = plain and nth < len(page.answers)
         if fails and page.answers[nth] in (500, 502) and host not in site.away:
-            site.failed[name] = time.monotonic()
+            pause = LONGER_DELAY if page.waits_longer else RETRY_DELAY
+            site.not_before[name] = time.monotonic() + pause * 0.9
         if host in site.away:
             site.away[host] = min(site.away[host], world().clock.now)
             world().voided += 1
@@ -327,6 +337,8 @@ class Downloads:
             if page.retry_after:
                 headers["Retry-After"] = str(RETRY_AFTER)
                 site.sent_away.append((time.monotonic(), host))
+            elif page.waits_longer and status in (500, 502):
+                headers["Retry-After"] = str(LONGER_DELAY)
             return TextResponse(request.url, status, headers=headers, body=b"")
         if "kept_tries" in world().plan.features and "?hidden" in request.url:
             if request.url.endswith("0") and nth == 0:
@@ -335,7 +347,7 @@ class Downloads:
                 moved = request.url.replace("hidden", "moved")
                 return TextResponse(request.url, 302, headers={"Location": moved})
         if plain and page.fails_again and nth == 1:
-            site.failed[name] = time.monotonic()
+            site.not_before[name] = time.monotonic() + RETRY_DELAY * 0.9
             world().voided += 1
             return TextResponse(request.url, 500, body=b"")
         if plain and page.redirect is not None:

@@ -6,16 +6,16 @@ import itertools
 import math
 import re
 
-from lab.simulation.clock import BOOTED
+from lab.simulation.clock import BOOTED, EPOCH
 from lab.simulation.faults import LOSING
-from lab.simulation.fetches import CLOSING, LEFT_TO_DO, VOIDING, fetches
+from lab.simulation.fetches import CLOSING, LEFT_TO_DO, UNHEARD, VOIDING, fetches
 from lab.simulation.letters import Letter, dead_letters, over_budgets, refused_pages
-from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING
+from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING, SEEN_TTL
 from lab.simulation.polite import TOLERANCE, rudeness
 from lab.simulation.server import SimulatedServer
 from lab.simulation.spider import SLOW
 from lab.simulation.workers import AGE
-from lab.simulation.world import END, LAST, World
+from lab.simulation.world import END, LAST, LATE, LONGEST, World
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, ShardLost
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.resend import NO_REPLICA
@@ -46,9 +46,6 @@ PROVEN = END + (PROOFS + 1) * LAST
 CALM = 2.5
 """Virtual seconds from the last page to the end where nothing goes wrong: an idle worker looks each
 five seconds."""
-
-LATE = 2.0
-"""Virtual seconds by which what comes again may be late."""
 
 DEAD_FETCHER = 30.0
 """Virtual seconds for which a robots.txt is waited for whose fetcher has died, or was forgotten."""
@@ -89,6 +86,7 @@ def judge(world: World) -> list[str]:
         problems += (
             _ends(world, letters) + over_budgets(world, letters) + _recurring(world, letters)
         )
+        problems += _sessions(world) + _rotation(world)
     problems += _workers(world)
     last = max([world.last_fault, *(at - BOOTED for at, *_ in world.site.log[-1:])])
     bound = SLACK + 3 * world.plan.settings["REDISQ_LEASE_TTL"]
@@ -226,7 +224,7 @@ def _items(world: World, letters: list[Letter]) -> list[str]:
     missing = {key for key in keys - set(world.table) if not _is_explained(world, key, explaining)}
     if missing:
         problems.append(f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {told}")
-    elsewhere = ("idle", "pushed", "line", "every")
+    elsewhere = ("idle", "pushed", "line", "every", "period")
     more = {key for key in set(world.table) - possible if not key.startswith(elsewhere)}
     if more:
         problems.append(f"items of nowhere: {sorted(more)[:8]}")
@@ -244,7 +242,7 @@ def _items(world: World, letters: list[Letter]) -> list[str]:
 def _twice(world: World) -> list[str]:
     """An item has one row, however often its page is fetched. What comes again has one each time,
     and so has a line of a feed that has forgotten to have given it away."""
-    anew = ("every", "line") if world.losses else ("every",)
+    anew = ("every", "period", "line") if world.losses else ("every", "period")
     # Nobody asks whether a start request was met before, nor what it is redirected to.
     starts = {page.number for page in world.site.pages if world.site.is_of_start(page.number)}
     # By whichever way a run comes to a page first, that is in a session, and has other callbacks.
@@ -337,6 +335,12 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
     if world.calm is None:
         return problems
     since, until = world.calm
+    if "periods" in world.plan.features and not any("period" in one.url for one in letters):
+        for key in ("?period", "?in_period"):
+            times = [at - BOOTED for at, _, name, _ in world.site.log if key in name]
+            times = [at for at in times if since <= at < until]
+            if not 1 <= len(times) <= 2:
+                problems.append(f"period: {key} at {times}, from {since:.2f} to {until:.2f} s")
     for key in RECURRING:
         if any(one.url.endswith(f"?{key}") for one in [*letters, *world.former_letters]):
             continue
@@ -347,6 +351,42 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
         if min([EVERY, *gaps[1:-1]]) < EVERY * TOLERANCE or max(gaps) > EVERY + late:
             problems.append(f"recurring: {key} at {[round(at, 2) for at in times[1:-1]]}")
     return problems
+
+
+def _sessions(world: World) -> list[str]:
+    """A session begins anew only where the worker that began it may be dead, or be taken for it."""
+    deadly = (*DEATHS, *VOIDING, *UNHEARD, "leave", "stop")
+    return [
+        f"a session was lost at {at:.2f} s, and nobody has died"
+        for at in world.sessions_lost
+        if not any(one.kind in deadly and one.since <= at for one in world.happened)
+    ]
+
+
+def _rotation(world: World) -> list[str]:
+    """A URL is known for at least one TTL, and for less than two."""
+    unsettling = {"clock", "reset", "lost_script", "restart", *LOSING}
+    if world.rotated is None or unsettling & world.met.keys():
+        return []
+    at, late = world.rotated
+    problems = []
+    for server in world.network.primaries:
+        for key in server.redis.keys("redisq:{sim*:meta"):
+            generation, older, due = server.redis.hmget(key, "generation", "older", "rotates")
+            if not due or _began(generation) < at:  # nothing was asked of it since
+                continue
+            left = int(due) / 1e6 - EPOCH - at
+            if left > SEEN_TTL * (1.0 if world.has_forgotten else 1 - late) + LONGEST:
+                problems.append(f"{key.decode()}: rotates {left:.0f} s after {at:.2f} s")
+            if world.has_forgotten and older and _began(older) < at:
+                problems.append(f"{key.decode()}: knows of {older} after {late} TTLs")
+    return problems
+
+
+def _began(generation: bytes | None) -> float:
+    """The virtual second of a rotation; that with which a run begins has none."""
+    _, dot, at = (generation or b"").partition(b".")
+    return int(at) / 1e6 - EPOCH if dot else -math.inf
 
 
 def _workers(world: World) -> list[str]:

@@ -27,7 +27,17 @@ from lab.simulation.faults import Faults, Happened
 from lab.simulation.letters import Letter, dead_letters
 from lab.simulation.network import Network
 from lab.simulation.people import People
-from lab.simulation.plan import EVERY, FEED, LINES, RECURRING, STRANGE, Plan
+from lab.simulation.plan import (
+    EVERY,
+    FEED,
+    LATENESS,
+    LINES,
+    PERIOD,
+    RECURRING,
+    SEEN_TTL,
+    STRANGE,
+    Plan,
+)
 from lab.simulation.server import META
 from lab.simulation.site import Site
 from lab.simulation.workers import AGE, Log, Worker, copied, run_of, settings_of
@@ -45,6 +55,12 @@ LONGEST = 700.0
 """Virtual seconds after which a crawl counts as one that never ends."""
 
 MOST_WORKERS = 40
+
+LATE = 2.0
+"""Virtual seconds by which what comes again may be late."""
+
+HEAVY_LINE = 300_000
+"""Bytes of a heavy line of a feed."""
 
 RIVAL = 99
 """Number of the worker of another crawl."""
@@ -93,6 +109,10 @@ class World:
     met: Counter[str] = field(default_factory=Counter)
     former_letters: list[Letter] = field(default_factory=list)
     """The dead letters of runs when they were complete, or before a key was damaged."""
+    sessions_lost: list[float] = field(default_factory=list)
+    """When a worker was told that another one had died with a session."""
+    rotated: tuple[float, float] | None = None
+    """When the dupefilters were to be rotated, and by how many TTLs that was too late."""
     losses: list[tuple[float, float]] = field(default_factory=list)
     """From when to when the server may have lost what it was told."""
     ended_at: float = 0.0
@@ -296,7 +316,8 @@ class World:
         if "lines" in self.plan.features:
             self._feed()
         if "seen_ttl" in self.plan.features:
-            self._later(random.Random(f"rotate {self.plan.seed}").uniform(0.1, 4), self._rotate)
+            chance = random.Random(f"rotate {self.plan.seed}")
+            self._later(chance.uniform(0.1, 4), functools.partial(self._rotate, chance))
         if "rival" in self.plan.features:
             chance = random.Random(f"rival {self.plan.seed}")
             life = chance.choice([chance.uniform(AGE, 4), math.inf])
@@ -345,13 +366,14 @@ class World:
     async def _end_recurring(self) -> None:
         """People end what comes again when nothing else has been left to do for a while."""
         since = 0.0
+        lasts = (PERIOD + 2 * EVERY + LATE) * ("periods" in self.plan.features)
         while self.calm is None and self.clock.now < self.last_fault + UNREST:
             await asyncio.sleep(0.25)
             came = all(any(key in name for name in self.site.hits) for key in RECURRING)
             few_left = came and 0 <= self.network.left() <= len(RECURRING)
             if not few_left or self._is_disturbed():
                 since = self.clock.now
-            if self.clock.now > since + TIMES * EVERY:
+            if self.clock.now > since + max(TIMES * EVERY, lasts):
                 self.calm = (since, self.clock.now)
         while True:
             self.people.end_recurring()
@@ -360,12 +382,17 @@ class World:
     calm: tuple[float, float] | None = None
     """From when to when nothing was left to do but what comes again."""
 
-    def _rotate(self) -> None:
-        """As if a TTL were over."""
+    def _rotate(self, chance: random.Random) -> None:
+        """As if a TTL were over, and all had been idle for some time."""
+        late = chance.choice(LATENESS)
+        budgets = {"slot_budget", "page_budget"} & self.plan.features  # more is asked for then
+        late = 0.0 if budgets and late > 1 else late
+        self.rotated = self.clock.now, late
         for server in self.network.primaries:
             for key in server.redis.keys("redisq:*:meta"):
                 if server.redis.type(key) == b"hash" and server.redis.hexists(key, "rotates"):
-                    server.redis.hset(key, "rotates", server.redis.hget(key, "sign"))
+                    due = int(server.redis.hget(key, "sign")) - int(late * SEEN_TTL * 1e6)
+                    server.redis.hset(key, "rotates", due)
 
     def _feed(self) -> None:
         """Another program fills the feed, and its server has that for good."""
@@ -373,6 +400,8 @@ class World:
         kind = random.Random(f"feed {self.plan.seed}").choice(["list", "list", "zset"])
         for n in range(LINES):
             line = {"url": f"{url}?line{n}", "callback": "parse_key", "dont_filter": n % 2 == 0}
+            if "heavy_lines" in self.plan.features:
+                line["meta"] = {"heavy": "x" * HEAVY_LINE}
             text = json.dumps({**line, "cb_kwargs": {"key": f"line{n}"}})
             if "stream" in self.plan.features:
                 server.redis.xadd(FEED, {"line": text}, id=f"{n + 1}-0")
@@ -444,6 +473,11 @@ class World:
             or any(one.started_at > self.clock.now - CALM for one in self.workers)
             or not self.alive()
         )
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether dupefilters have forgotten all that they knew at some moment."""
+        return self.rotated is not None and self.rotated[1] > 1
 
     lost_run = False
     """The server came back without the run, or with the one before it."""
