@@ -442,6 +442,8 @@ class World:
             return False
         if not started or self.alive() or any(one.away for one in self.network.primaries):
             return False
+        if self.network.is_split:  # what the old primary was told is said again
+            return False
         if not (self._is_idle() if self.stays else self.is_complete()):
             return False
         if self._is_lost:
