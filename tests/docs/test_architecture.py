@@ -75,7 +75,7 @@ def test_the_map_of_a_noun_is_true(room: str) -> None:
 
 
 def test_the_frontier_knows_no_scrapy() -> None:
-    """frontier/ imports neither Scrapy nor Twisted, and no room but errors and tasks, nor do they."""
+    """frontier/ imports neither Scrapy nor Twisted, and only errors and tasks, nor do they."""
     below = {"errors", "tasks"}
     assert draw.arrows()["frontier/"] == below
     for path in [*draw.files_of("frontier/"), *map(draw.file_of, below)]:
