@@ -23,10 +23,12 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """The result of ``work``. Raises `asyncio.TimeoutError`, and ends it, when it takes longer."""
-    task = asyncio.ensure_future(work)
+    task, late = asyncio.ensure_future(work), False
     try:
-        if not (await asyncio.wait([task], timeout=seconds))[0]:
-            raise asyncio.TimeoutError
-        return task.result()
+        await asyncio.wait([task], timeout=seconds)
+        late = not task.done()
     finally:
         await cancel(task)
+    if late and task.cancelled():
+        raise asyncio.TimeoutError
+    return task.result()

@@ -14,7 +14,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.shards import slot_name
+from scrapy_redisq.frontier.names import slot_name
 from scrapy_redisq.serialization.identity import of_nowhere
 from scrapy_redisq.serialization.meta import DELAY_KEY
 from scrapy_redisq.serialization.recurrence import (

@@ -14,7 +14,7 @@ from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.admin import SlotRecord
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
-from scrapy_redisq.frontier.shards import slot_name
+from scrapy_redisq.frontier.names import slot_name
 
 SOURCES = ("ready", "busy", "aside", "paused", "ruled")
 """Keys of the frontier that name the slots worth listing."""

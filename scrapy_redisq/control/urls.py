@@ -19,9 +19,9 @@ from scrapy_redisq.control.words import utc
 from scrapy_redisq.errors import FrontierError, RedisqError, Undecodable, reason
 from scrapy_redisq.frontier import admin
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
+from scrapy_redisq.frontier.names import slot_name
 from scrapy_redisq.frontier.operations import parse_lease
 from scrapy_redisq.frontier.seen import exact_member, seen_filter
-from scrapy_redisq.frontier.shards import slot_name
 from scrapy_redisq.serialization.identity import of_recurring
 from scrapy_redisq.serialization.request_fields import loads_fields
 

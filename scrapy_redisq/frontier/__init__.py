@@ -2,7 +2,8 @@
 
 ``lua/``           the scripts; ``shared/keys.lua`` documents all keys
 ``scripts``        loads them; ``calls`` (of workers) and ``admin`` (of people) have input and
-                   reply of each; ``names`` how keys are called
+                   reply of each; ``names`` how keys are called,
+                   and slots in them
 ``operations``     the parts of an exchange and of its reply; ``exchange`` as its script has both
 ``terms``          on which a worker takes part in a run, and the calls between it and its session
 ``run_session``    one worker in a run: joining, coming back, the end, leaving; ``runs`` the steps
@@ -17,8 +18,7 @@
 ``seen``           the dupefilters
 ``config``         the configuration of all workers; ``growth`` how large the frontier may become,
                    and how full its servers are
-``limits``         the limits of a slot; ``shards`` how slots are called and which shard keeps
-                   them
+``limits``         the limits of a slot; ``shards`` which shard keeps it
 
 Words of the protocol alone; the others are in ``docs/explanation/glossary.md``:
 

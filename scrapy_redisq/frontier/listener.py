@@ -27,7 +27,7 @@ QUIET = 60.0
 heard last. One that is gone without a word would not be missed."""
 
 # As ``announce()`` of ``slots/state.lua`` writes it: microseconds of at most a year, and a slot of
-# at most as many bytes as a slot's name has (``shards.MAX_SLOT_LENGTH``) and some to spare.
+# at most as many bytes as a slot's name has (``names.MAX_SLOT_LENGTH``) and some to spare.
 _NEWS = re.compile(rb"([0-9]{1,14}) (.{1,300})", re.DOTALL)
 
 

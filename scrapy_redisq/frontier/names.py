@@ -1,7 +1,8 @@
-"""How the keys of a shard are called, and what a script's reply is read with."""
+"""How the keys of a shard are called, and slots in them; what a script's reply is read with."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +12,12 @@ EVERY_META = "redisq:{*:0}:meta"
 
 NEVER = "redisq:never"
 """Prefix of keys that are never there, to try what a user may do with a key."""
+
+MAX_SLOT_LENGTH = 200
+"""Bytes of a slot's name in Redis; longer ones are cut and end in a hash."""
+
+_HASH = re.compile(r"~[0-9a-f]{40}\Z")
+"""The end of a name that was cut."""
 
 
 def key_prefix(name: str, shard: int) -> str:
@@ -31,6 +38,22 @@ def wake_channel(name: str, shard: int) -> str:
 def limits_channel(name: str) -> str:
     """Where workers of all crawls that share the limits called ``name`` hear of slots."""
     return f"redisq:limits:{{{name}}}:wake"
+
+
+def slot_name(slot: str) -> str:
+    """A slot as a part of key names: bounded, and text that can be encoded.
+
+    A name that was cut stays as it is: people give back what a list has shown them. No host is
+    called so by itself: a "~" is in none.
+    """
+    if len(slot) <= MAX_SLOT_LENGTH and slot.isascii():
+        return slot
+    encoded = slot.encode("utf-8", "backslashreplace")
+    was_cut = len(encoded) <= MAX_SLOT_LENGTH + 41 and _HASH.search(slot)
+    if len(encoded) <= MAX_SLOT_LENGTH or was_cut:
+        return encoded.decode()
+    head = encoded[:MAX_SLOT_LENGTH].decode("utf-8", "ignore")
+    return f"{head}~{hashlib.sha1(encoded).hexdigest()}"
 
 
 def name_in(meta: str) -> str | None:

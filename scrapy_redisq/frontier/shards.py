@@ -1,36 +1,12 @@
-"""Slots by name: as a part of keys, and the shard that keeps each; the numbers of shards."""
+"""Which shard keeps a slot, and how the shards are numbered."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import re
 import zlib
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-
-MAX_SLOT_LENGTH = 200
-"""Bytes of a slot's name in Redis; longer ones are cut and end in a hash."""
-
-_HASH = re.compile(r"~[0-9a-f]{40}\Z")
-"""The end of a name that was cut."""
-
-
-def slot_name(slot: str) -> str:
-    """A slot as a part of key names: bounded, and text that can be encoded.
-
-    A name that was cut stays as it is: people give back what a list has shown them. No host is
-    called so by itself: a "~" is in none.
-    """
-    if len(slot) <= MAX_SLOT_LENGTH and slot.isascii():
-        return slot
-    encoded = slot.encode("utf-8", "backslashreplace")
-    was_cut = len(encoded) <= MAX_SLOT_LENGTH + 41 and _HASH.search(slot)
-    if len(encoded) <= MAX_SLOT_LENGTH or was_cut:
-        return encoded.decode()
-    head = encoded[:MAX_SLOT_LENGTH].decode("utf-8", "ignore")
-    return f"{head}~{hashlib.sha1(encoded).hexdigest()}"
 
 
 def shard_of(slot: str, shards: int) -> int:

@@ -24,7 +24,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_redisq.errors import FrontierCorrupt, RedisqError
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.shards import slot_name
+from scrapy_redisq.frontier.names import slot_name
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, SlotParked
 from scrapy_redisq.worker.politeness.judge import TELL_AGAIN

@@ -19,7 +19,7 @@ from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.feed_exports import warn_of_shared_feeds
-from scrapy_redisq.frontier.shards import slot_name
+from scrapy_redisq.frontier.names import slot_name
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.serialization.value_classes import find as find_classes

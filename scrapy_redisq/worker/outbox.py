@@ -17,10 +17,10 @@ from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable, message_of
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
+from scrapy_redisq.frontier.names import slot_name
 from scrapy_redisq.frontier.operations import OVER_BUDGET, Enqueue, Finish, Lease
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.seen import SeenCache
-from scrapy_redisq.frontier.shards import slot_name
 from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import of_refused

@@ -309,7 +309,7 @@ MUTANTS = [
     ),
     *_of(SHARED + "enqueue.lua", IDENTITY, ("item[ASKED] > 0 then", "item[ASKED] == 1 then")),
     *_of(
-        SHARED + "enqueue.lua",
+        SHARED + "generations.lua",
         "tests/protocol/test_seen.py",
         ("if known[i] == 0 then", "if true then"),
         ("if NOW >= due then", "if false then"),

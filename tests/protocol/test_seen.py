@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any, NamedTuple
@@ -49,7 +50,8 @@ def fingerprint(value: object) -> bytes:
     return name if name.endswith(b"8") else hashlib.sha1(name).digest()
 
 
-DROP_KEYS = resources.files("scrapy_redisq.frontier").joinpath("lua/shared/filters.lua").read_text()
+SWEEP = resources.files("scrapy_redisq.frontier").joinpath("lua/seen/sweep.lua").read_text()
+DROP_KEYS = re.findall(r"^local function drop_keys.*?^end$", SWEEP, re.M | re.S)[0]
 
 
 class Filter:

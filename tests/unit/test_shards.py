@@ -8,8 +8,8 @@ import pytest
 from redis.crc import key_slot
 
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
-from scrapy_redisq.frontier.names import meta_key
-from scrapy_redisq.frontier.shards import numbers_of_any, shard_numbers, slot_name
+from scrapy_redisq.frontier.names import meta_key, slot_name
+from scrapy_redisq.frontier.shards import numbers_of_any, shard_numbers
 
 
 @pytest.mark.parametrize("masters", [1, 2, 3, 6, 16, MOST_SHARDS])

@@ -58,6 +58,17 @@ def test_work_that_is_done_in_time() -> None:
         asyncio.run(within(5, fails()))
 
 
+def test_work_that_fails_while_it_is_ended_says_why() -> None:
+    async def fails() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise KeyError("it")
+
+    with pytest.raises(KeyError):
+        asyncio.run(within(0.05, fails()))
+
+
 def test_who_is_cancelled_ends_its_work() -> None:
     ended: list[int] = []
 

@@ -14,10 +14,10 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
 
 from scrapy_redisq._scrapy.engine import Engine
+from scrapy_redisq.frontier.names import slot_name
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.frontier.shards import slot_name
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Problem

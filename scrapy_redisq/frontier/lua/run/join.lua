@@ -8,7 +8,7 @@
 --          run (id of the run to be begun, if one is; to follow; to return to), format,
 --          config {name = text}, any_shards (another number of them is taken as it is), worker (''
 --          for a producer), info {field, value...} (of the worker), ttl (us), limits {pattern =
---          text...} (see shared/slots/state.lua; false: those that are there stay), throttle (text
+--          text...} (see shared/slots/limits.lua; false: those that are there stay), throttle (text
 --          of AutoThrottle's terms, or ''), seen_ttl (us, 0: none; that of the last worker counts),
 --          release, settings (what a worker runs, or '');
 --          crawl: name, resume, keep_alive (REDISQ_RUN or '', and so on), max_pending, max_memory
@@ -37,8 +37,8 @@
 -- Cost     O(limits); with other limits than before about 1,000 slots are looked at
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
 -- Memory   nothing is refused at maxmemory: see sign_of_life() in shared/workers.lua
--- Include  shared/counts shared/workers shared/run_state shared/slots/state shared/slots/backoff
---          past=shared/past
+-- Include  shared/counts shared/workers shared/run_state shared/slots/state shared/slots/limits
+--          shared/slots/backoff past=shared/past
 
 local function reply(status, fields)
   local answer = fields or {}

@@ -43,7 +43,7 @@
 --                           number given to a dead letter (letters) and to a delayed entry (delays)
 --   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
---   limits          hash    pattern of slots -> limit, see shared/slots/state.lua
+--   limits          hash    pattern of slots -> limit, see shared/slots/limits.lua
 --   taken           hash    slot with a budget -> requests that the run has taken in
 --   aside           zset    slot that is set aside -> since when (microseconds)
 --   paused          zset    slot that a person has paused -> since when (microseconds)

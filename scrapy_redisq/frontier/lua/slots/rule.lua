@@ -2,13 +2,13 @@
 -- longer paused, parked or set aside.
 --
 -- Input    slot, paused (true, or false to resume it; nil: as it is), own (a limit as
---          shared/slots/state.lua has it, in the place of those of the settings, with "-" for each
+--          shared/slots/limits.lua has it, in the place of those of the settings, with "-" for each
 --          part that stays; '': those of the settings; nil: as it is)
 -- Reply    1; 0 if there is no frontier
 -- Cost     O(1)
 -- Retry    safe
 -- Memory   the first writes remove
--- Include  shared/counts shared/workers shared/slots/state
+-- Include  shared/counts shared/workers shared/slots/state shared/slots/limits
 
 if redis.call('EXISTS', META) == 0 then return 0 end
 local slot = input.slot

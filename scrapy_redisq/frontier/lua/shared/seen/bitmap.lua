@@ -1,6 +1,6 @@
 -- Seen on plain strings: a scalable blocked Bloom filter, no module needed.
 --
--- Returns   what shared/filters.lua says.
+-- Returns   what shared/generations.lua says.
 -- KEYS      base                  hash: layers (shapes, see below), newest (fingerprints in the
 --                                 newest layer), total, dropped (cursor of drop_keys())
 --           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;

@@ -1,6 +1,6 @@
 -- Seen as 64-bit integers, without false positives up to collisions of 64 bits.
 --
--- Returns   what shared/filters.lua says, and forget(base, member), which the others cannot.
+-- Returns   what shared/generations.lua says, and forget(base, member), which the others cannot.
 -- KEYS      base          hash: count (members), first (buckets to begin with), buckets, width and
 --                         position (see Growth), dropped (cursor of drop_keys())
 --           base:NAME     set: the members of one bucket, which Redis keeps as a sorted array of

@@ -1,6 +1,6 @@
 -- Seen in RedisBloom: scalable filters of the module, one after the other.
 --
--- Returns   what shared/filters.lua says.
+-- Returns   what shared/generations.lua says.
 -- KEYS      base           hash: filters (how many), rate (of error, of all together), unit (size
 --                          of a layer of the newest filter), room (what that filter still takes),
 --                          capacity (what all filters take), total (fingerprints)
