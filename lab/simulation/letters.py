@@ -38,11 +38,13 @@ def dead_letters(world: World) -> list[Letter]:
     return found
 
 
-def refused_pages(letters: list[Letter]) -> set[int]:
+def refused_pages(world: World, letters: list[Letter]) -> set[int]:
     """Pages that a budget has refused, or whose workers have died too often: also of others."""
     reasons = ("budget", "deliveries")
     refused = [letter for letter in letters if letter.reason in reasons and letter.is_page]
-    return {int(letter.url.rpartition("/")[2]) for letter in refused}
+    numbers = {int(letter.url.rpartition("/")[2]) for letter in refused}
+    # One that was done before its server lost that had asked for what others then did not.
+    return world.site.led_to(numbers) if world.losses else numbers
 
 
 def over_budgets(world: World, letters: list[Letter]) -> list[str]:

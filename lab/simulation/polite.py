@@ -44,7 +44,7 @@ def rudeness(world: World) -> list[str]:
         problems.append(f"rude: to hosts that are away, at {pressed[:5]}")
     anew = (*WORDLESS, "reset", "requeue")
     hasty = [one for one in world.site.hasty if not world.faults.near(anew, one[0] - BOOTED)]
-    if hasty:
+    if hasty and not world.has_forgotten:  # another request of its name may be tried meanwhile
         problems.append(f"rude: tried again too soon: {hasty[:5]}")
     return problems + _concurrency(world) + _retry_after(world) + _paused(world)
 

@@ -243,6 +243,16 @@ class Site:
             int(name) in self.starts or any(page.redirect == int(name) for page in self.pages)
         )
 
+    def led_to(self, numbers: Collection[int]) -> set[int]:
+        """These pages, and all that they lead to."""
+        found, todo = set(numbers), list(numbers)
+        while todo:
+            page = self.pages[todo.pop()]
+            leads = {*page.links, *([] if page.redirect is None else [page.redirect])} - found
+            found |= leads
+            todo += leads
+        return found
+
     def expected(self, refused: Collection[int] = ()) -> tuple[set[str], set[int]]:
         """(Keys that must be in the sink, pages of which a dead letter must be there), without
         those that only pages lead to that were ``refused``."""

@@ -167,7 +167,7 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
     lost then is lost for all, see `_said`."""
     letters = [*letters, *world.former_letters]
     explained = _explaining(letters)
-    required, excused = world.site.expected(refused_pages(letters))
+    required, excused = world.site.expected(refused_pages(world, letters))
     # The dead letters of a run that is not complete go when another one is begun in its place.
     refuses = {"slot_budget", "page_budget"} & world.plan.features or world.met["kill"]
     anew = _begins_anew(world) or world.lost_run
@@ -203,7 +203,7 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
 def _items(world: World, letters: list[Letter]) -> list[str]:
     if "REDISQ_KEEP_SEEN" in world.plan.settings:  # nobody asks again for a page of a former run
         letters = [*letters, *world.former_letters]
-    keys, dead = world.site.expected(refused_pages(letters))
+    keys, dead = world.site.expected(refused_pages(world, letters))
     possible, may_be_dead = world.site.expected()
     if "recurs" in world.plan.features:
         keys |= set(RECURRING)
@@ -245,8 +245,9 @@ def _twice(world: World) -> list[str]:
     anew = ("every", "period", "line") if world.losses else ("every", "period")
     # Nobody asks whether a start request was met before, nor what it is redirected to.
     starts = {page.number for page in world.site.pages if world.site.is_of_start(page.number)}
-    # By whichever way a run comes to a page first, that is in a session, and has other callbacks.
-    if len(world.network.begun) > 1:
+    # By whichever way a run, or a dupefilter that lost its last second, comes to a page first, that
+    # is in a session, and has other callbacks.
+    if len(world.network.begun) > 1 or world.losses or world.has_forgotten:
         targets = {page.redirect for page in world.site.pages if page.redirect is not None}
         starts |= {number for number in targets if world.site.pages[number].session}
     several = {
