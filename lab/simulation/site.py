@@ -77,7 +77,7 @@ class Page:
     @property
     def most_requests(self) -> int:
         """How many requests that can be stored it asks for at most."""
-        return len(self.links) + self.leaves + bool(self.chain) + self.tries + self.hidden + 1
+        return len(self.links) + self.leaves + bool(self.chain) + 2 * self.tries + self.hidden + 1
 
 
 class Site:
@@ -237,11 +237,20 @@ class Site:
 
     def _has_several(self, name: str) -> bool:
         """Several requests of one name may be there."""
-        if "?side" in name or name.partition("?")[2].startswith(("shared", "own")):
+        if (
+            "?side" in name
+            or '.same"' in name
+            or name.partition("?")[2].startswith(("shared", "own"))
+        ):
             return True
         return name.isdecimal() and (
             int(name) in self.starts or any(page.redirect == int(name) for page in self.pages)
         )
+
+    @property
+    def rows_of_tries(self) -> dict[str, int]:
+        """Keys of what each try of a page asks for anew, and how many rows there are of it."""
+        return {f"{page.number}.same": page.tries for page in self.pages if page.tries}
 
     def led_to(self, numbers: Collection[int]) -> set[int]:
         """These pages, and all that they lead to."""
@@ -290,6 +299,8 @@ class Site:
                 keys.add(f"shared{page.shared}")
             keys |= {f"{name}.leaf{n}" for n in range(page.leaves)}
             keys |= {f"{name}.try{n}" for n in range(page.tries)}
+            if page.tries:
+                keys.add(f"{name}.same")
             keys |= {f"{name}.chain{n}" for n in range(page.chain)}
             for kind in ("hidden", "deep", "deeper")[: 3 if page.deep else 1]:
                 keys |= {f"{name}.{kind}{n}" for n in range(page.hidden)}

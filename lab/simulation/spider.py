@@ -157,6 +157,8 @@ class SimulatedSpider(scrapy.Spider):
         if (n := request.meta.get("retry_times", 0)) < page.tries:
             name = {"key": f"{page.number}.try{n}"}
             yield Request(page.url, self.parse_key, cb_kwargs=name, dont_filter=True)
+            same = {"key": f"{page.number}.same"}  # each try has its own
+            yield Request(page.url, self.parse_key, cb_kwargs=same, dont_filter=True)
             yield get_retry_request(request, spider=self)
             return
         half = len(page.links) // 2

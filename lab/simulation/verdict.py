@@ -224,6 +224,10 @@ def _items(world: World, letters: list[Letter]) -> list[str]:
     missing = {key for key in keys - set(world.table) if not _is_explained(world, key, explaining)}
     if missing:
         problems.append(f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {told}")
+    tries = {key: most for key, most in world.site.rows_of_tries.items() if key in keys - missing}
+    few = [key for key in tries if len(world.rows[key]) < tries[key] and not world.lost_run]
+    if few := [key for key in few if not _is_explained(world, key, explaining)]:
+        problems.append(f"lost: rows of {few[:8]}, which each try has asked for")
     elsewhere = ("idle", "pushed", "line", "every", "period")
     more = {key for key in set(world.table) - possible if not key.startswith(elsewhere)}
     if more:
@@ -250,10 +254,11 @@ def _twice(world: World) -> list[str]:
     if len(world.network.begun) > 1 or world.losses or world.has_forgotten:
         targets = {page.redirect for page in world.site.pages if page.redirect is not None}
         starts |= {number for number in targets if world.site.pages[number].session}
+    tries = world.site.rows_of_tries
     several = {
         key: len(keys)
         for key, keys in world.rows.items()
-        if len(keys) > 1
+        if len(keys) > tries.get(key, 1)
         and not key.startswith(anew)
         and not (
             (of := key.partition(".")[0]).isdecimal()
