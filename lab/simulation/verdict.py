@@ -67,9 +67,10 @@ def judge(world: World) -> list[str]:
     if any(problem.startswith("hang") for problem in problems):
         return problems
     # Without a shard's run nobody can go on, and each worker says so.
-    lost_shard = any(isinstance(worker.error, ShardLost) for worker in world.workers)
-    by_clock = world.lost_run and world.met["clock"]  # the run looks older than it is
-    if lost_shard and (world.met["damage"] or by_clock):
+    told = [one.started_at for one in world.workers if isinstance(one.error, ShardLost)]
+    # The run looks older than it is, or is older than what a server may lose of it.
+    by_age = world.lost_run and (world.met["clock"] or min(told, default=0.0) > REWIND)
+    if told and (world.met["damage"] or by_age):
         return [problem for problem in problems if "a traceback" in problem]
     letters = dead_letters(world)
     if world.met["damage"]:
