@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -243,8 +244,9 @@ class Site:
             or name.partition("?")[2].startswith(("shared", "own"))
         ):
             return True
-        return name.isdecimal() and (
-            int(name) in self.starts or any(page.redirect == int(name) for page in self.pages)
+        number = re.match(r"\d*", name)[0]  # type: ignore[index]
+        return number != "" and (
+            int(number) in self.starts or any(page.redirect == int(number) for page in self.pages)
         )
 
     @property
