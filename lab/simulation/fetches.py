@@ -119,8 +119,8 @@ def _robots(world: World, unsettled: int) -> list[str]:
     times = Counter(
         host for _, host, name, worker in world.site.log if name == "robots.txt" and worker != RIVAL
     )
-    # Where it cannot be stored, or those of the run that is lost have each found no lock.
-    alone = len(world.workers) * (world.met["full"] + world.lost_run)
+    # Where it cannot be stored, or answers are lost, or those of a lost run have found no lock.
+    alone = len(world.workers) * (world.met["full"] + world.met["messages"] + world.lost_run)
     most = len(world.network.begun) + unsettled + alone
     return [
         f"doubled: {number} fetches of {host}/robots.txt, {unsettled} reasons"
