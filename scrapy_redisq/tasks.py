@@ -1,5 +1,8 @@
-"""How tasks of asyncio end for certain: before Python 3.12 a cancellation can be lost, by
-`asyncio.wait_for` or a client's own timeout, where it comes just when something is done."""
+"""Tasks of asyncio that are ended for certain.
+
+Before Python 3.12 a cancellation can be lost, by `asyncio.wait_for` or a client's own timeout,
+where it comes just when something is done.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``. Raises `asyncio.TimeoutError`, and ends it, when it takes longer."""
+    """The result of ``work``. Raises `asyncio.TimeoutError`, and ends it, when it takes longer; what
+    it raises itself while it is ended goes first."""
     task, late = asyncio.ensure_future(work), False
     try:
         await asyncio.wait([task], timeout=seconds)

@@ -28,9 +28,8 @@ class Network:
     """``masters`` 0: one server, and no cluster. ``replicas``: each master of a cluster has one.
 
     ``primaries`` are who serves now, in the order of hash slots; ``calls`` is how many commands all
-    servers have executed, ``largest`` and ``largest_reply`` the bytes of the largest script's
-    arguments and reply, ``latency`` the seconds to
-    them, and ``trace`` is told each request.
+    servers have executed, ``largest`` and ``largest_reply`` the bytes of the largest arguments and
+    reply of a script, ``latency`` the seconds to them, and ``trace`` is told each request.
     """
 
     def __init__(

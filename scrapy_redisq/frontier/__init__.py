@@ -2,8 +2,7 @@
 
 ``lua/``           the scripts; ``shared/keys.lua`` documents all keys
 ``scripts``        loads them; ``calls`` (of workers) and ``admin`` (of people) have input and
-                   reply of each; ``names`` how keys are called,
-                   and slots in them
+                   reply of each; ``names`` how keys are called, and slots in them
 ``operations``     the parts of an exchange and of its reply; ``exchange`` as its script has both
 ``terms``          on which a worker takes part in a run, and the calls between it and its session
 ``run_session``    one worker in a run: joining, coming back, the end, leaving; ``runs`` the steps

@@ -1,5 +1,5 @@
--- Generations of the dupefilter: which one records, when the next one takes over, and when the older
--- one is thrown away.
+-- Generations of the dupefilter: which one records, when the next one takes over, and when the
+-- older one is thrown away.
 --
 -- Include  shared/run_state
 --
