@@ -25,8 +25,8 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``. Raises `asyncio.TimeoutError`, and ends it, when it takes longer; what
-    it raises itself while it is ended goes first."""
+    """The result of ``work``. When it takes longer it is ended: raises what it raises then, else
+    `asyncio.TimeoutError`."""
     task, late = asyncio.ensure_future(work), False
     try:
         await asyncio.wait([task], timeout=seconds)
