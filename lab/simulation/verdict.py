@@ -16,7 +16,7 @@ from lab.simulation.server import SimulatedServer
 from lab.simulation.spider import SLOW
 from lab.simulation.workers import AGE
 from lab.simulation.world import END, LAST, LATE, LONGEST, World
-from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, ShardLost
+from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, FrontierError, ShardLost
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.frontier.shard_session import HOLD
@@ -61,14 +61,20 @@ REFUSED = ("budget", "deliveries")
 """Reasons of a page's dead letter by which nothing that it asks for is there."""
 
 
+def _needs_reset(error: BaseException | None) -> bool:
+    """A shard has lost the run, or shards do not agree on which is the last one."""
+    return isinstance(error, ShardLost) or type(error) is FrontierError
+
+
 def judge(world: World) -> list[str]:
     """What does not hold, in words; empty: all is well."""
     problems = list(world.problems)
     if any(problem.startswith("hang") for problem in problems):
         return problems
-    # Without a shard's run nobody can go on, and each worker says so.
-    told = [one.started_at for one in world.workers if isinstance(one.error, ShardLost)]
-    # The run looks older than it is, or is older than what a server may lose of it.
+    # Without a shard's run nobody can go on, and each worker says so: the frontier is to be reset.
+    told = [one.started_at for one in world.workers if _needs_reset(one.error)]
+    # The run looks older than it is, or is older than what a server may lose of it. Or shard 0 has
+    # lost it, and its clock has gone back: what it begins is older than what others have.
     by_age = world.lost_run and (world.met["clock"] or min(told, default=0.0) > REWIND)
     if told and (world.met["damage"] or by_age):
         return [problem for problem in problems if "a traceback" in problem]
