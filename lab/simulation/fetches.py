@@ -120,8 +120,8 @@ def _robots(world: World, unsettled: int) -> list[str]:
         host for _, host, name, worker in world.site.log if name == "robots.txt" and worker != RIVAL
     )
     # Where it cannot be stored, or answers are lost, or those of a lost run have found no lock.
-    alone = len(world.workers) * (world.met["full"] + world.met["messages"] + world.lost_run)
-    most = len(world.network.begun) + unsettled + alone
+    alone = sum(world.met[fault] for fault in ("full", "messages", "outage", "restart"))
+    most = len(world.network.begun) + unsettled + len(world.workers) * (alone + world.lost_run)
     return [
         f"doubled: {number} fetches of {host}/robots.txt, {unsettled} reasons"
         for host, number in times.items()

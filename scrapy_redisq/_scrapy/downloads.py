@@ -143,10 +143,10 @@ class Downloads:
         pipeline has asked for it."""
         return self._askers.get(request, (None, False))
 
-    def lift_limits(self, allowed: Callable[[str], int], *, at_least: int) -> None:
-        """Let the downloader hold up nothing that is limited elsewhere. It has no delays, and
-        allows ``allowed(slot)`` downloads of a slot at a time (0: any number), and ``at_least`` so
-        many. Raises `RedisqError` if the downloader is not Scrapy's."""
+    def lift_limits(self, allowed: Callable[[str], int | None], *, at_least: int) -> None:
+        """Let the downloader hold up nothing that is limited elsewhere: a slot has no delay, and
+        ``allowed(slot)`` downloads at a time (0: any number; None: it is not limited elsewhere),
+        and ``at_least`` so many. Raises `RedisqError` if the downloader is not Scrapy's."""
         downloader = self._downloader
         if not hasattr(downloader, "_get_slot"):
             raise RedisqError(
@@ -154,7 +154,7 @@ class Downloads:
                 f"{type(downloader).__qualname__} (DOWNLOADER)"
             )
         get_slot = downloader._get_slot
-        own: dict[str, int] = {}
+        own: dict[str, tuple[int, float]] = {}
 
         def lifted_slot(request: Request, *spider: Any) -> tuple[str, Any]:
             known = downloader.get_slot_key(request) in downloader.slots
@@ -162,9 +162,11 @@ class Downloads:
             if not known:
                 for forgotten in own.keys() - downloader.slots.keys():
                     del own[forgotten]
-                own[key] = slot.concurrency
-            slot.concurrency = max(own[key], allowed(self.slot_of(request)), at_least)
-            slot.delay = 0.0
+                own[key] = slot.concurrency, slot.delay
+            concurrency, delay = own[key]
+            number = allowed(self.slot_of(request))
+            slot.concurrency = max(concurrency, number or 0, at_least)
+            slot.delay = delay if number is None else 0.0
             return key, slot
 
         downloader._get_slot = lifted_slot

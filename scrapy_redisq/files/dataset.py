@@ -115,6 +115,7 @@ class Dataset:
         try:
             for folder, base in self._targets:
                 folder.put_lines(base, self._made(base, names, index, fields, before))
+            self._check_not_overtaken(names, before)  # while the last line was on its way
         except SinkError:
             if (mark := self._home.get(self._mark)) == before:
                 raise
@@ -189,6 +190,9 @@ class Dataset:
                 yield msgspec.json.encode(chosen) + b"\n"
             else:
                 yield item + b"\n"
+        self._check_not_overtaken(names, before)
+
+    def _check_not_overtaken(self, names: Sequence[str], before: bytes) -> None:
         mark = self._home.get(self._mark)
         if mark != before and not _is_of(mark, names):
             raise _Overtaken

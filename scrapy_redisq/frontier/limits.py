@@ -69,6 +69,16 @@ class SlotLimit(Struct, frozen=True):
         return cls(delay / 1e6, concurrency, 1e6 / interval if interval else 0.0, burst, *budget)
 
 
+def limit_of(limits: Mapping[str, str], slot: str) -> SlotLimit:
+    """The limit of a slot, as ``lua/shared/slots/limits.lua`` finds it."""
+    patterns, domain = [slot], slot
+    while "." in domain:
+        domain = domain.partition(".")[2]
+        patterns.append(f"*.{domain}")
+    found = (limits[pattern] for pattern in (*patterns, "*") if pattern in limits)
+    return SlotLimit.from_text(next(found, "0 0 1 0"))
+
+
 class Throttle(Struct, frozen=True):
     """Terms of AutoThrottle over the whole fleet.
 

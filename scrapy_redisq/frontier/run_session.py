@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from scrapy_redisq.errors import (
+    ConfigurationMismatch,
     FrontierCorrupt,
     FrontierLost,
     RedisqError,
@@ -304,7 +305,7 @@ class RunSession:
         try:
             await part(*arguments)
         except Exception as error:
-            if not isinstance(error, (FrontierLost, FrontierCorrupt)):
+            if not isinstance(error, (FrontierLost, FrontierCorrupt, ConfigurationMismatch)):
                 logger.exception("The exchange with Redis failed in an unexpected way")
             if not self._is_lost:
                 self._is_lost = True

@@ -2,7 +2,7 @@
 Redis' own ``maxmemory``. Redis takes the requests of pages in progress all the same. But:
 
 - ``start()`` waits. So it does at ``REDISQ_MAX_PENDING``, which holds back nothing else here. A
-  worker that has had nothing to do for the length of a pause reads one more request of it.
+  worker that has nothing to do after the length of a pause reads one more request of it.
 - A worker whose page has brought something new starts nothing for a pause. Each pause is twice as
   long as the one before. Between two pauses the worker starts one request at a time.
 
@@ -111,14 +111,12 @@ class BackPressure:
     async def start_may_go_on(self, busy: Callable[[], bool]) -> None:
         """Wait until the next request of ``start()`` may be asked for. ``busy``: the worker has
         something to do, or pauses."""
-        idle_since = time.monotonic()
+        began = time.monotonic()
         try:
             while self._is_full() and not self._closing():
                 self.holds_back = True
-                now = time.monotonic()
-                if busy():
-                    idle_since = now
-                elif now - idle_since >= self._pause:
+                # It need not be idle all the time: a host that fails is tried again and again.
+                if time.monotonic() - began >= self._pause and not busy():
                     return
                 await asyncio.sleep(POLL)
         finally:

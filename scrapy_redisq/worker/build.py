@@ -19,6 +19,7 @@ from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.feed_exports import warn_of_shared_feeds
+from scrapy_redisq.frontier.limits import limit_of
 from scrapy_redisq.frontier.names import slot_name
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
@@ -108,9 +109,17 @@ def _watch(worker: Worker) -> None:
     throttle = settings.throttle
     if throttle or settings.fleet_limits:
         at_least = math.ceil(throttle.target) if throttle else 1
-        engine.downloads.lift_limits(
-            lambda slot: gate.turns.of(slot_name(slot)).tokens or 0, at_least=at_least
-        )
+
+        limits = settings.limits()
+
+        def allowed(slot: str) -> int | None:
+            name = slot_name(slot)
+            if gate.turns.knows(name):
+                return gate.turns.of(name).tokens or 0
+            # Another worker may have brought no limits, though this one's settings have some.
+            return None if throttle or limit_of(limits, name).delay else 0
+
+        engine.downloads.lift_limits(allowed, at_least=at_least)
     engine.downloads.gate_by(gate.begin)
     engine.downloads.follow(in_progress.asking, gate.turns.is_done)
 

@@ -73,18 +73,22 @@ class Inbox(Generic[S]):
         heapq.heappush(waiting, (-lease.priority, next(self._arrivals), lease, source))
         self._size += 1
 
+    def first(self, downloading: Callable[[str], int | None]) -> tuple[int, str] | None:
+        """How many requests of the slot that goes first are being downloaded, and that slot; None
+        if nothing can be started. ``downloading(slot)``: the number, None if it takes no more now.
+        """
+        if not self._by_slot:
+            return next(((0, slot) for slot in self._slots), None)
+        counts = [(downloading(slot), slot) for slot in self._slots]
+        free = [(count, slot) for count, slot in counts if count is not None]
+        return min(free, key=lambda pair: pair[0], default=None)
+
     def pop(self, downloading: Callable[[str], int | None]) -> tuple[Lease, S] | None:
-        """The next lease to start, or None. ``downloading(slot)`` is how many requests of the slot
-        are being downloaded, or None if it takes no more now."""
-        slot: str | None
-        if self._by_slot:
-            counts = [(downloading(name), name) for name in self._slots]
-            free = [(count, name) for count, name in counts if count is not None]
-            slot = min(free, key=lambda pair: pair[0])[1] if free else None
-        else:
-            slot = next(iter(self._slots), None)
-        if slot is None:
+        """The next lease to start, or None. ``downloading`` as of `first`."""
+        first = self.first(downloading)
+        if first is None:
             return None
+        slot = first[1]
         waiting = self._slots.pop(slot)
         _, _, lease, source = heapq.heappop(waiting)
         if waiting:

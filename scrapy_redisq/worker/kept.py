@@ -29,7 +29,7 @@ TRY_AGAIN = 2.0
 
 class KeptRequests:
     """The kept requests of a worker, in the order of Scrapy's memory queue: the slot with fewest
-    downloads first, of a slot by priority, then first in, first out."""
+    downloads first, also among stored ones, of a slot by priority, then first in, first out."""
 
     def __init__(self, engine: Engine, run_session: RunSession, stats: Any) -> None:
         self._engine = engine

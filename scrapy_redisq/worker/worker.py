@@ -195,10 +195,20 @@ class Worker:
     def _next_from_memory(self) -> Request | None:
         if not self.kept.waiting:
             return None
-        # Without a turn: a kept request of a limited slot gets one when it waits for its download.
-        downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
-        page = self.kept.next(downloading, self.inbox.highest)
-        return None if page is None else self._begin(page)
+        downloading = (lambda slot: 0) if self._one_slot else self.gate.downloading_kept()
+        stored = self.inbox.first(self.gate.downloading())
+
+        def fewest(slot: str) -> int | None:
+            number = downloading(slot)
+            return None if number is None or (stored and number > stored[0]) else number
+
+        page = self.kept.next(fewest, self.inbox.highest)
+        if page is None:
+            return None
+        self.gate.ask_of(page.lease.slot)
+        request = self._begin(page)
+        self.gate.turns.handed_out(request, page.lease.slot)
+        return request
 
     def _begin(self, page: Page) -> Request:
         self.in_progress.begin(page)

@@ -17,7 +17,7 @@ from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.operations import DownloadResult, Reply, TurnReport
 from tests.harness.shard import read_shard
-from tests.harness.worker import NAME, Worker, ask
+from tests.harness.worker import NAME, Worker, ask, die
 
 PREFIX = key_prefix(NAME, 0)
 Make = Callable[..., Worker]
@@ -200,6 +200,21 @@ def test_a_lowered_concurrency(member: Make, frontier: Frontier) -> None:
     assert news == REFUSED  # the other one still has two
     assert [turn[8] for turn in ask(second, 0, report(tokens=1, want=5)).turns] == [1]
     assert [turn[8] for turn in ask(first, 5, report(tokens=0, want=5)).turns] == [1]
+
+
+def test_a_lost_reply_with_a_token_alone(member: Make, client: redis.Redis) -> None:
+    """The slot's first request is a suspect, which that worker may not have: it hears of its token
+    with the next reply, and gives it back."""
+    dead, worker, other = (member({"*": {"concurrency": 1}}, suspect_from=1) for _ in range(3))
+    dead.send(["/s"])
+    assert claimed(ask(dead)) == ["host"]
+    die(client, dead)
+    assert worker.exchange(5, suspects=0, lose="reply") is None
+    again = worker.exchange(5, suspects=0)
+    assert again is not None
+    assert [(turn.slot, turn.tokens) for turn in again.turns] == [("host", 1)]
+    ask(worker, 0, report(done=1))
+    assert claimed(ask(other)) == ["host"]
 
 
 def test_dropping(member: Make, frontier: Frontier, client: redis.Redis) -> None:

@@ -22,11 +22,20 @@ from scrapy.settings import Settings
 from lab.servers import RedisServer
 from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_rate
+from scrapy_redisq.frontier.limits import SlotLimit, Throttle, limit_of, parse_rate
 from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
-from tests.harness.crawl import JITTER, LATENESS, Busy, Run, finish, gaps, lateness
+from tests.harness.crawl import (
+    JITTER,
+    LATENESS,
+    Busy,
+    Run,
+    finish,
+    gaps,
+    lateness,
+    wait_until_joined,
+)
 from tests.harness.worker import NAME, Worker, ask
 
 FLEET = {"REDISQ_FLEET_LIMITS": True}
@@ -89,6 +98,15 @@ def test_limits(given: dict[str, Any], expected: dict[str, tuple[float, ...]]) -
     """What a slot's limit leaves out is as for all. Scrapy's that the project has set are limits of
     the fleet if that is asked for: REDISQ_SLOT_… come before them, and complete them."""
     assert limits(given) == {slot: SlotLimit(*one) for slot, one in expected.items()}
+
+
+def test_the_limit_of_a_slot() -> None:
+    """The one that says most, as scripts find it."""
+    texts = {"*": "5 0 1 0", "*.b.example": "4 0 1 0", "a.b.example": "3 0 1 0", "x": "2 0 1 0"}
+    slots = ("a.b.example", "c.b.example", "d.c.b.example", "b.example", "x", "y")
+    found = [round(limit_of(texts, slot).delay * 1e6) for slot in slots]
+    assert found == [3, 4, 4, 5, 2, 5]
+    assert limit_of({}, "x") == SlotLimit()
 
 
 def test_limits_of_the_spider() -> None:
@@ -274,6 +292,21 @@ def test_scrapys_limits_of_the_fleet(crawl: Run, redis_server: RedisServer) -> N
     assert at["127.0.0.1"][-1] - at["127.0.0.1"][0] < 7 * 0.25 * 1.6 + lost
     assert min(gaps(at["127.0.0.2"])) >= 0.1 - JITTER
     assert min(gaps(at["127.0.0.3"])) < 0.125, "Scrapy's delay would leave as much at least"
+
+
+def test_beside_a_worker_without_them(crawl: Run) -> None:
+    """It joins last, and so takes the limits away: then Scrapy's own hold in each process. One
+    request may be at the gate just then."""
+    given = {**LATENESS, "DOWNLOAD_DELAY": 0.25, "RANDOMIZE_DOWNLOAD_DELAY": False}
+    with Site(lambda path: Answer("x")) as site:
+        urls, fleet = site.urls(1), {**FLEET, "USER_AGENT": "fleet"}
+        workers = [crawl("hosts", None, {**given, **fleet}, sites=urls, pages=16)]
+        wait_until_joined(workers)
+        workers.append(crawl("hosts", None, given, sites=urls, pages=16))
+        finish(workers)
+    at = [hit.at for hit in site.hits if hit.agent == "fleet"]
+    assert len(at) > 4
+    assert sorted(gaps(at))[1] >= 0.25 / 2, "Scrapy counts from when it wanted to start"
 
 
 def test_more_at_a_time_than_scrapy_allows(crawl: Run) -> None:

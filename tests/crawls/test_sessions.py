@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from lab.servers import RedisServer, wait_until
-from lab.site import Answer, Site
+from lab.site import Answer, Site, address
 from scrapy_redisq.control import Frontier
 from tests.harness.crawl import Run, finish
 
@@ -46,6 +47,23 @@ def test_its_end(redis_server: RedisServer, crawl: Run) -> None:
         crawl("sessions", site)
         wait_until(lambda: site.counts()["/in"] >= 3, 30, "sessions")
         assert site.counts()["/login"] <= site.counts()["/in"] + 1
+
+
+def test_it_leaves_places_to_others(redis_server: RedisServer, crawl: Run) -> None:
+    """One of its links at a time waits for its host's turn; other hosts have the other places."""
+    links = " ".join(f"/p{n}" for n in range(30))
+    settings = {
+        "CONCURRENT_REQUESTS": 4,
+        "REDISQ_SLOT_LIMITS": json.dumps({address(0): {"delay": 20}}),
+    }
+    with (
+        Site(linked(hub=links), hosts=2) as site,
+        Frontier.from_url(redis_server.url, "sessions") as frontier,
+    ):
+        slow, fast = site.urls(2).split()
+        frontier.push([{"url": f"{slow}/hub", "meta": {"redisq_session": "a"}}, f"{fast}/hub"])
+        crawl("sessions", site, settings=settings)
+        wait_until(lambda: len(site.starts().get(address(1), ())) == 31, 15, "the other host")
 
 
 def test_its_worker_dies(redis_server: RedisServer, crawl: Run) -> None:

@@ -248,15 +248,18 @@ class TestNamed:
 
     def test_what_newer_workers_have_said(self, client: redis.Redis) -> None:
         """Who returns says nothing against them, and brings nothing back that they took away."""
-        old = join(client, EXACT, terms=RunTerms("monday", growth=GrowthLimit(0, 5)))
+        terms = RunTerms("monday", growth=GrowthLimit(0, 5))
+        old = join(client, EXACT, terms=terms, limits={"*": "0 0 1 0"})
         client.hdel(key("meta"), "name")
         terms = RunTerms("tuesday", growth=GrowthLimit(900, 0), feeds='["f"]', keep_seen=True)
-        join(client, EXACT, terms=terms)
-        fields = ("name", "max_pending", "feeds", "keep_seen", "max_memory")
+        limits = {"*": "2000000 0 1 0"}
+        join(client, EXACT, terms=terms, limits=limits, throttle="1 0 0 1", seen_ttl=60.0)
+        fields = ("name", "max_pending", "feeds", "keep_seen", "max_memory", "throttle", "seen_ttl")
         said = client.hmget(key("meta"), *fields)
         old.rejoin()
-        assert said == [b"tuesday", b"900", b'["f"]', b"1", None]
+        assert said == [b"tuesday", b"900", b'["f"]', b"1", None, b"1 0 0 1", b"60000000"]
         assert client.hmget(key("meta"), *fields) == said
+        assert client.hgetall(key("limits")) == {b"*": b"2000000 0 1 0"}
 
 
 # --- what a run has of the one before ----------------------------------------------------------

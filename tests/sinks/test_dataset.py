@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass, make_dataclass
 from datetime import date
 from decimal import Decimal
@@ -21,7 +22,7 @@ from lab.servers import wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.files.dataset import Dataset
-from scrapy_redisq.files.folders import open_folder
+from scrapy_redisq.files.folders import Folder, open_folder
 from scrapy_redisq.pipelines import DatasetPipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
@@ -148,6 +149,25 @@ class TestTogether:
         assert lines(both[0]) == [{"n": 1}, {"n": 2}]
         assert both[1].read_bytes() == b"n\r\n1\r\n2\r\n"
         assert len(list(tmp_path.iterdir())) == 3
+
+    def test_overtaken_at_the_last_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An upload, or the write to the disk, takes longer than all that the other one does."""
+        out = tmp_path / "books.jsonl"
+        write(out, {"1": {"n": 1}})
+        slow, put = dataset(out), Folder.put_lines
+
+        def overtaken(self: Folder, name: str, made: Iterable[bytes]) -> None:
+            last = list(made)
+            monkeypatch.setattr(Folder, "put_lines", put)
+            write(out, {"2": {"n": 2}})
+            dataset(out).put_together()
+            self.put_lines(name, last)
+
+        monkeypatch.setattr(Folder, "put_lines", overtaken)
+        assert slow.put_together().items == 2
+        assert lines(out) == [{"n": 1}, {"n": 2}]
 
     def test_parts_that_are_shown_late(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -97,6 +97,9 @@ def test_the_key_of_the_projects_table_must_be_unique() -> None:
     sqlalchemy.Index("shops", table.c.shop, unique=True)
     record = Tables({Other: {"key": "shop"}}, metadata, SQLITE).record(Other("a", "b"), KEY)
     assert record.target.key == ("shop",)
+    table.append_constraint(sqlalchemy.UniqueConstraint("when", deferrable=True))
+    with pytest.raises(SettingError, match=r"\['key'\] = \('when',\).*unique constraint"):
+        Tables({Other: {"key": "when"}}, metadata, SQLITE)
 
 
 def test_types_of_the_projects_own(engine: sqlalchemy.Engine) -> None:

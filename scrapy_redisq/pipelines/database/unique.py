@@ -71,6 +71,7 @@ def unique_columns(table: sqlalchemy.Table, *, whole: bool = True) -> set[frozen
         for constraint in table.constraints
         if isinstance(constraint, (sqlalchemy.PrimaryKeyConstraint, sqlalchemy.UniqueConstraint))
         and len(constraint.columns)
+        and not (whole and constraint.deferrable)  # by which no row is upserted
     ]
     unique += [
         index

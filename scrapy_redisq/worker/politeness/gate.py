@@ -109,11 +109,9 @@ class DownloadGate:
         while self.crawl_paused and is_page:
             check(0.0)
             await asyncio.sleep(AT_THE_GATE)
-        if self._judge is not None and not (self._knows(slot) or self._engine.closing):
-            self.turns.suspend(slot, 0.0)
-            self._run_session.wake()
+        self.ask_of(slot)
         state = await self.turns.may_begin(request, slot, check) if self.turns else None
-        if state is not None and self._inbox:
+        if state is not None:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
         if (page := self._in_progress.asking(request)) is not None:
@@ -134,6 +132,12 @@ class DownloadGate:
                 told = replace(told, status=-told.status)
         if told:
             self._judged(told, state)
+
+    def ask_of(self, slot: str) -> None:
+        """Have the frontier asked about the limits of a slot, if they are not known."""
+        if self._judge is not None and not (self._knows(slot) or self._engine.closing):
+            self.turns.suspend(slot, 0.0)
+            self._run_session.wake()
 
     def _knows(self, slot: str) -> bool:
         """Whether it is known what limits a slot has. Leases that came without a turn have none. Of
@@ -262,6 +266,17 @@ class DownloadGate:
         if not self.turns:
             return downloading
         return lambda slot: None if self.turns.wait(slot) > AHEAD else downloading(slot)
+
+    def downloading_kept(self) -> Callable[[str], int | None]:
+        """The same for kept requests. One of each slot at a time waits for the turn, and asks for
+        it; more of them would take the places of other slots."""
+        downloading, turns = self._engine.downloads.by_slot(), self.turns
+
+        def count(slot: str) -> int | None:
+            waits = turns.of(slot).waiting and turns.wait(slot) > AHEAD
+            return None if waits else downloading(slot)
+
+        return count
 
     def _trusted(self) -> Callable[[str], int | None]:
         """The same, but for the limits of slots.

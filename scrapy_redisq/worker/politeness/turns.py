@@ -145,6 +145,11 @@ class Allowance(Struct):
         return self.flying - self.uncounted
 
     @property
+    def waiting(self) -> int:
+        """Requests that are to begin."""
+        return self.on_the_way + self.at_the_gate
+
+    @property
     def idle(self) -> bool:
         return not (self.on_the_way or self.flying or self.at_the_gate)
 

@@ -282,7 +282,8 @@ if intent == 'crawl' then
   end
 end
 
-if input.limits then
+-- Others may have brought newer ones than a worker had that returns.
+if input.limits and intent ~= 'return' then
   local old, changed, budgets = hash_of(LIMITS), false, false
   redis.call('DEL', LIMITS)
   for pattern, text in pairs(input.limits) do
@@ -321,7 +322,7 @@ if input.worker ~= '' then
   ms_until_dead(resumes and meta.sign, resumes and meta.patient)
   local key, ttl = worker_key(input.worker), input.seen_ttl
   -- What was recorded until now counts from now on.
-  if ttl ~= number_of(redis.call('HGET', META, 'seen_ttl')) then
+  if intent ~= 'return' and ttl ~= number_of(redis.call('HGET', META, 'seen_ttl')) then
     keep('seen_ttl', ttl > 0 and integer(ttl))
     keep('rotates', ttl > 0 and integer(NOW + ttl))
   end

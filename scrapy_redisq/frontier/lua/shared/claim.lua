@@ -211,6 +211,8 @@ local function turns_again(turns, leases)
   local slots, told = {}, {}
   for _, item in ipairs(turns) do slots[item[SLOT]] = true end
   for i = 2, #leases, 2 do slots[origin_of(leases[i])] = true end
+  -- It may have brought a token without a lease.
+  for _, slot in ipairs(redis.call('HKEYS', tokens_key(input.worker))) do slots[slot] = true end
   for slot in pairs(slots) do
     local turn = turn_of(input.worker, slot)
     -- The lost reply may have brought the turn, with the last starts of other workers.
