@@ -15,6 +15,10 @@ BATCH = "tests/sinks/test_batch.py"
 WRITER = "tests/sinks/test_writer.py"
 DOUBT = "tests/sinks/test_doubt.py"
 WAITING = "tests/sinks/test_waiting.py"
+FRONTIER = "tests/control/test_frontier.py"
+BACKED_OFF = "tests/crawls/test_backoff.py"
+ENDS = "tests/crawls/test_ends.py"
+SESSIONS = "tests/crawls/test_sessions.py"
 
 RUN_SESSION = "tests/protocol/test_run_session.py"
 SENTINELS = "tests/server/test_sentinel.py"
@@ -55,6 +59,7 @@ BACKOFF = SHARED + "slots/backoff.lua"
 SHARED_LIMITS = "tests/crawls/test_shared_limits.py"
 SENTINEL = "server/sentinel/server.py"
 ROBOTS = "frontier/lua/robots.lua"
+GATE = "worker/politeness/gate.py"
 
 
 def _of(path: str, tests: str, *changes: str | tuple[str, str]) -> Iterator[Mutant]:
@@ -86,11 +91,7 @@ MUTANTS = [
         RUNS,
         "if meta.sealed and input.enqueue and not replayed then return {'sealed'} end",
     ),
-    *_of(
-        EXCHANGE,
-        f"{PROTOCOL} tests/control/test_frontier.py",
-        "if added > 0 or news then wake(counts, news) end",
-    ),
+    *_of(EXCHANGE, f"{PROTOCOL} {FRONTIER}", "if added > 0 or news then wake(counts, news) end"),
     *_of("frontier/operations.py", LOGS, ("if post.unsafe == 0:", "if True:")),
     *_of("frontier/resend.py", LOGS, ("self._spread and self._of_nobody > 0", "False")),
     *_of(
@@ -176,6 +177,9 @@ MUTANTS = [
             "return false",
         ),
         "if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end",
+        ("(intent == 'crawl' or not meta.name)", "true"),
+        "if inherits == '' then throw_away_seen(meta) end",
+        (" or not (meta.state or is_empty) then", " then"),
     ),
     *_of(JOIN, f"{RUNS} {PROTOCOL}", "if meta.run then throw_away_starts(meta.run) end"),
     *_of("control/dead_letters.py", LOGS, ("-1 if shard else self._run", "self._run")),
@@ -183,7 +187,7 @@ MUTANTS = [
     *_of("frontier/outgoing.py", PROTOCOL, ("size += _size(self._unsent[0])", "size += 0")),
     *_of(
         "frontier/outgoing.py",
-        f"{PROTOCOL} tests/control/test_frontier.py",
+        f"{PROTOCOL} {FRONTIER}",
         "self._unsent.extendleft(reversed(self.in_flight.operations))",
     ),
     *_of(
@@ -192,11 +196,7 @@ MUTANTS = [
         ("view.epoch >= self._epoch for view in views", "True for view in views"),
         ("majority and latest >= self._epoch", "majority"),
     ),
-    *_of(
-        SHARED + "leases.lua",
-        "tests/crawls/test_backoff.py",
-        ("request and slot_of(slot).fails >= 2", "false"),
-    ),
+    *_of(SHARED + "leases.lua", BACKED_OFF, ("request and slot_of(slot).fails >= 2", "false")),
     *_of(SHARED + "leases.lua", PROTOCOL, "+ (died and 1 or 0)", "put_back(back)"),
     *_of(SHARED + "queues.lua", PROTOCOL, "redis.call('ZREM', DELAYED, member)"),
     *_of(CLAIM, PROTOCOL, ("suffix = '.' .. integer(NOW)", "suffix = '.0'")),
@@ -213,11 +213,7 @@ MUTANTS = [
         "if not input.mark and number_of(meta.began) >= input.before then return {'done', '0'} end",
         ("math.max(NOW, number_of(meta.began) + 1)", "NOW"),
     ),
-    *_of(
-        "frontier/lua/dead/take.lua",
-        "tests/control/test_frontier.py",
-        "or redis.sha1hex(letter) ~= digest",
-    ),
+    *_of("frontier/lua/dead/take.lua", FRONTIER, "or redis.sha1hex(letter) ~= digest"),
     *_of(
         TURNS,
         LIMITS,
@@ -250,7 +246,7 @@ MUTANTS = [
     ),
     *_of(
         BACKOFF,
-        "tests/crawls/test_backoff.py",
+        BACKED_OFF,
         ("local is_news = NOW - since >= state.failed", "local is_news = true"),
     ),
     *_of(
@@ -260,23 +256,19 @@ MUTANTS = [
     ),
     *_of(
         SHARED + "slots/state.lua",
-        "tests/crawls/test_backoff.py",
+        BACKED_OFF,
         (
             "return state.fails > 0 and 1 or state.limit.concurrency end",
             "return state.limit.concurrency end",
         ),
     ),
     *_of(
-        "worker/politeness/gate.py",
-        "tests/crawls/test_backoff.py",
+        GATE,
+        BACKED_OFF,
         ("return None if is_full and judge.in_doubt(slot) else number", "return number"),
     ),
-    *_of("worker/politeness/gate.py", LIMITS, ("self.turns.suspend(slot, 0.0)", "pass")),
-    *_of(
-        "worker/politeness/gate.py",
-        "tests/crawls/test_robots.py",
-        ("told = replace(told, failed=None)", "pass"),
-    ),
+    *_of(GATE, LIMITS, ("self.turns.suspend(slot, 0.0)", "pass")),
+    *_of(GATE, "tests/crawls/test_robots.py", ("told = replace(told, failed=None)", "pass")),
     *_of(ROBOTS, "tests/crawls/test_robots.py", "keep('lock', LOCK)"),
     *_of(
         "worker/politeness/turns.py",
@@ -299,13 +291,6 @@ MUTANTS = [
         ("self._known.difference_update(fingerprints)", "pass"),
         ("self._known.clear()", "pass"),
         ("self.left_start |= page.asked_again and holder is None", "pass"),
-    ),
-    *_of(
-        JOIN,
-        RUNS,
-        ("(intent == 'crawl' or not meta.name)", "true"),
-        "if inherits == '' then throw_away_seen(meta) end",
-        (" or not (meta.state or is_empty) then", " then"),
     ),
     *_of(SHARED + "enqueue.lua", IDENTITY, ("item[ASKED] > 0 then", "item[ASKED] == 1 then")),
     *_of(
@@ -348,16 +333,10 @@ MUTANTS = [
         ("in self._left.values() if not page.waits_for]", "in self._left.values()]"),
     ),
     *_of(
-        "worker/in_progress.py",
-        "tests/crawls/test_ends.py",
-        ("if isinstance(failure.value, CloseSpider):", "if False:"),
+        "worker/in_progress.py", ENDS, ("if isinstance(failure.value, CloseSpider):", "if False:")
     ),
-    *_of(
-        "worker/in_progress.py",
-        "tests/crawls/test_sessions.py",
-        (" or self._fingerprint(request) != known_by", ""),
-    ),
-    *_of("worker/worker.py", "tests/crawls/test_sessions.py", "lease.deliveries and "),
+    *_of("worker/in_progress.py", SESSIONS, " or self._fingerprint(request) != known_by"),
+    *_of("worker/worker.py", SESSIONS, "lease.deliveries and "),
     *_of(
         "serialization/identity.py",
         "tests/crawls/test_identity.py",
@@ -371,11 +350,7 @@ MUTANTS = [
             "return _digest(spider, identity.hex(), callback)",
         ),
     ),
-    *_of(
-        "pipelines/batch.py",
-        "tests/crawls/test_ends.py",
-        " or (pages is not None and pages.lacks_files(page))",
-    ),
+    *_of("pipelines/batch.py", ENDS, " or (pages is not None and pages.lacks_files(page))"),
     *_of(
         "pipelines/database/upsert.py",
         WRITER,
