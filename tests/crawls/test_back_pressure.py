@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from lab.servers import RedisServer, wait_until
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit, ServerState
 from scrapy_redisq.worker import back_pressure
 from scrapy_redisq.worker.back_pressure import BackPressure
+from tests.harness.crawl import frontier_of
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, Worker
 
@@ -141,10 +141,7 @@ def test_a_push_waits_for_room(redis_server: RedisServer) -> None:
     limit of the workers."""
     said: list[str] = []
     done = 0
-    with (
-        redis_server.client() as client,
-        Frontier.from_url(redis_server.url, "books") as frontier,
-    ):
+    with redis_server.client() as client, frontier_of(redis_server, "books") as frontier:
         worker = Worker(client, "books", EXACT, terms=RunTerms(growth=GrowthLimit(pending=3)))
         frontier.waiting_to_push = said.append
         urls = [f"https://books.example/{number}" for number in range(8)]
@@ -167,10 +164,7 @@ def test_a_push_keeps_the_limit_of_the_workers_in_the_run_that_it_begins(
 ) -> None:
     """A producer that begins a run knows no limit; the next one is to find it."""
     growth = GrowthLimit(pending=3)
-    with (
-        redis_server.client() as client,
-        Frontier.from_url(redis_server.url, "books") as frontier,
-    ):
+    with redis_server.client() as client, frontier_of(redis_server, "books") as frontier:
         worker = Worker(client, "books", EXACT, terms=RunTerms(growth=growth))
         worker.send(seeded=True)
         assert worker.leave()  # the run is complete
@@ -181,10 +175,7 @@ def test_a_push_keeps_the_limit_of_the_workers_in_the_run_that_it_begins(
 def test_a_push_waits_for_a_full_redis(redis_server: RedisServer) -> None:
     """To begin a run as well as to add to one."""
     for url in ("https://books.example/1", "https://books.example/2"):
-        with (
-            redis_server.client() as client,
-            Frontier.from_url(redis_server.url, "books") as frontier,
-        ):
+        with redis_server.client() as client, frontier_of(redis_server, "books") as frontier:
 
             def make_room(why: str, client: redis.Redis = client) -> None:
                 assert "maxmemory" in why

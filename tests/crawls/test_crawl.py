@@ -20,7 +20,16 @@ from scrapy_redisq.errors import SettingError
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
 from tests.harness.command import Redisq
-from tests.harness.crawl import Busy, Crawl, Run, several, wait_until_joined
+from tests.harness.crawl import (
+    Busy,
+    Crawl,
+    Run,
+    frontier_of,
+    letters_of,
+    several,
+    status_of,
+    wait_until_joined,
+)
 
 SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 NOBODY = "redis://user:s3cret@127.0.0.1:9/0"
@@ -28,14 +37,9 @@ FLEET_LIMITS = {"REDISQ_FLEET_LIMITS": "True"}
 WITHOUT_SLOTS = "crawls.downloader.WithoutSlots"
 
 
-def frontier_of(server: RedisServer, name: str = "follow") -> Frontier:
-    return Frontier.from_url(server.url, name)
-
-
 def nothing_left(server: RedisServer, name: str = "follow") -> dict[str, Any]:
     """Assert what every complete crawl leaves behind; -> its status."""
-    with frontier_of(server, name) as frontier:
-        status = frontier.status()
+    status = status_of(server, name)
     assert status["state"] == "complete", status
     assert status["created"] == status["finished"]
     assert (status["queued"], status["leased"], status["delayed"]) == (0, 0, 0)
@@ -96,15 +100,10 @@ class TestRuns:
             assert clean(again.log)
             assert "start() was read" not in again.log
             assert set(site.counts().values()) == {1}
-            with frontier_of(redis_server, "late") as frontier:
-                assert frontier.status()["run_name"] == "late 1"
-            crawl(
-                "late", site, settings={"REDISQ_RUN": "late 2", "CLOSESPIDER_PAGECOUNT": 5}
-            ).wait()
-            assert did_not_start(crawl("late", site, settings={"REDISQ_RUN": "3"}).wait())
-            assert (
-                crawl("late", site, settings={"REDISQ_RUN": "late 2"}).wait().reason == "finished"
-            )
+            assert status_of(redis_server, "late")["run_name"] == "late 1"
+            crawl("late", site, {"REDISQ_RUN": "late 2", "CLOSESPIDER_PAGECOUNT": 5}).wait()
+            assert did_not_start(crawl("late", site, {"REDISQ_RUN": "3"}).wait())
+            assert crawl("late", site, {"REDISQ_RUN": "late 2"}).wait().reason == "finished"
             assert set(site.counts().values()) == {2}
 
     def test_keep_alive_and_latency(self, redis_server: RedisServer, crawl: Run) -> None:
@@ -119,8 +118,7 @@ class TestRuns:
                 assert frontier.push([f"{site.url}/?{n}"]).accepted == 1
                 wait_until(lambda n=n: len(site.hits) > n, 30, "the pushed page is fetched")
                 assert site.hits[-1].at - pushed < 0.3 + busy.took()
-            worker.terminate()
-            assert worker.wait().reason == "shutdown"
+            assert worker.terminate().wait().reason == "shutdown"
 
 
 class TestOrder:
@@ -165,8 +163,7 @@ class TestPages:
         assert worker.stats["redisq/refused/too_large"] == 1
         assert worker.stats["redisq/refused/scheme"] == 1
         assert nothing_left(redis_server, "huge")["created"] == 20
-        with frontier_of(redis_server, "huge") as frontier:
-            letters = {letter.reason: letter.detail for letter in frontier.dead()}
+        letters = {letter.reason: letter.detail for letter in letters_of(redis_server, "huge")}
         assert letters.keys() == {"too_large", "scheme"}
         assert "REDISQ_MAX_ENTRY_BYTES" in letters["too_large"]
         assert "REDISQ_SCHEMES" in letters["scheme"]
@@ -190,10 +187,7 @@ class TestPages:
     def test_slots_that_are_no_names(self, redis_server: RedisServer, crawl: Run) -> None:
         """The downloader refuses them: each is a dead letter of its own, and no worker stops."""
         slots = [["a"], {"a": 1}, [[]]]
-        with (
-            Site(linked_pages(3)) as site,
-            Frontier.from_url(redis_server.url, "follow") as frontier,
-        ):
+        with Site(linked_pages(3)) as site, frontier_of(redis_server) as frontier:
             frontier.push(
                 {"url": f"{site.url}/1?{number}", "meta": {"download_slot": slot}}
                 for number, slot in enumerate(slots)
@@ -210,8 +204,7 @@ class TestPages:
         assert worker.reason == "finished"
         items = Counter(item["url"].rpartition("/")[2] for item in worker.items())
         assert items == {"0": 1, "1": 1, "2": 2, "3": 2}
-        with Frontier.from_url(redis_server.url, "odd_again") as frontier:
-            status = frontier.status()
+        status = status_of(redis_server, "odd_again")
         assert (status["state"], status["dead"]) == ("complete", 0)
 
     def test_tools(self, crawl: Run, tmp_path: Path) -> None:
@@ -265,8 +258,7 @@ def test_other_arguments_are_another_crawl(
         other = crawl("follow", site, allowed, shop="it")
         wait_until_joined([other])
         for worker in (other, first):
-            worker.terminate()
-            worker.wait()
+            worker.terminate().wait()
     command = f"scrapy crawl follow -a shop=uk -a site={site.url} resumes the run"
     assert command in " ".join(redisq("status", "follow").out.split())
 
@@ -305,8 +297,7 @@ class TestTrouble:
                 assert site.hits[-1].at - back < 4.5, "it waited for Scrapy's heartbeat"
                 server.signal(signal.SIGSTOP)  # it hangs, which takes longer than to be refused
                 wait_until(idle, 20, "no page is started")
-                worker.terminate()
-                assert worker.wait().reason == "shutdown"
+                assert worker.terminate().wait().reason == "shutdown"
             assert "REDISQ_CLOSE_TIMEOUT (1 s)" in worker.log
             # The bound, and what the pages in progress found.
             assert worker.stats["redisq/unsent"] <= 100 + 1 + 2 * 4 * 101
@@ -329,8 +320,7 @@ class TestTrouble:
         assert did_not_start(worker)
         assert told in worker.log
         assert "s3cret" not in worker.log
-        with frontier_of(redis_server, "ordered") as frontier:
-            assert not frontier.status().get("workers")
+        assert not status_of(redis_server, "ordered").get("workers")
 
     def test_stopped_while_it_waits_for_redis(self, redis_server: RedisServer, crawl: Run) -> None:
         """Without a reactor, too, it ends soon after Redis is there, and leaves the rest."""
@@ -345,8 +335,7 @@ class TestTrouble:
             proxy.mend()
             assert worker.wait(30).reason == "shutdown"
             assert len(site.counts()) < 300
-        with Frontier.from_url(redis_server.url, "follow") as frontier:
-            assert frontier.status()["state"] == "stopped"
+        assert status_of(redis_server)["state"] == "stopped"
 
 
 class TestConfigurations:
@@ -371,7 +360,7 @@ class TestConfigurations:
         nothing_left(redis_server)
         is_of_one = "RFPDupeFilter" in str(settings)
         assert worker.log.count('Write DUPEFILTER_CLASS = "scrapy_redisq.Bloom') == is_of_one
-        with Frontier.from_url(redis_server.url, "follow") as frontier:
+        with frontier_of(redis_server) as frontier:
             (run,) = frontier.client.hmget("redisq:{follow:0}:meta", "generation")
             has_seen = frontier.client.exists(f"redisq:{{follow:0}}:seen:{run.decode()}")
             assert has_seen == (not is_of_one)

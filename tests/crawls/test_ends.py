@@ -11,7 +11,7 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.request_fields import loads_fields
-from tests.harness.crawl import Run, several
+from tests.harness.crawl import Run, letters_of, several, status_of
 
 
 def page(path: str) -> Answer | str:
@@ -34,8 +34,7 @@ def test_close_spider(redis_server: RedisServer) -> None:
         ]
 
     def state(place: str) -> tuple[str, int, int]:
-        with Frontier.from_url(redis_server.url, place) as frontier:
-            status = frontier.status()
+        status = status_of(redis_server, place)
         return status["state"], status["queued"], status["dead"]
 
     # The page, and the link that it had before.
@@ -59,8 +58,7 @@ def test_told_to_stop_before_the_engine_runs(crawl: Run) -> None:
     with Site(lambda path: Answer("", delay=8)) as site:
         worker = crawl("starts_slowly", site)
         wait_until(lambda: "begins" in worker.log, 20, "the engine starts")
-        worker.terminate()
-        assert worker.wait().reason == "shutdown"
+        assert worker.terminate().wait().reason == "shutdown"
 
 
 def test_requests_ignored_while_closing(crawl: Run, redis_server: RedisServer) -> None:
@@ -72,8 +70,7 @@ def test_requests_ignored_while_closing(crawl: Run, redis_server: RedisServer) -
             done += [item["url"] for item in worker.items()]
     assert worker.reason == "finished"
     assert sorted(done) == [f"{site.url}/{n}" for n in range(10)]
-    with Frontier.from_url(redis_server.url, "ignored") as frontier:
-        status = frontier.status()
+    status = status_of(redis_server, "ignored")
     assert (status["state"], status["finished"], status["dead"]) == ("complete", 10, 0)
 
 
@@ -99,8 +96,7 @@ def test_closing_while_pipelines_download(
         wait_until(lambda: any("file" in path for path in site.counts()), 30, "some files")
         # start() is read while pages are fetched.
         wait_until(lambda: frontier.status()["created"] == 11, 30, "all start requests")
-        worker.terminate()
-        worker.wait()
+        worker.terminate().wait()
         status = frontier.status()
         assert (status["dead"], status["finished"] + status["queued"]) == (0, 11)
         assert status["queued"] > 0
@@ -118,11 +114,10 @@ def test_pages_whose_responses_are_of_other_requests(crawl: Run, redis_server: R
         worker = crawl("relayed", site).wait()
     assert worker.reason == "finished"
     assert "Scraper bug" not in worker.log
-    with Frontier.from_url(redis_server.url, "relayed") as frontier:
-        found = {
-            loads_fields(letter.entry)["url"].partition(site.url)[2]: letter.reason
-            for letter in frontier.dead()
-        }
+    found = {
+        loads_fields(letter.entry)["url"].partition(site.url)[2]: letter.reason
+        for letter in letters_of(redis_server, "relayed")
+    }
     expected = {"/raises": "spider_error", "/item": "item_error"}
     expected |= dict.fromkeys(["/same/1", "/same/2", "/same/3"], "item_error")
     assert found == expected
@@ -134,8 +129,7 @@ def test_a_start_that_ends_when_it_is_cancelled(crawl: Run, redis_server: RedisS
     with Site(page) as site, Frontier.from_url(redis_server.url, "unread") as frontier:
         worker = crawl("unread", site, {**run, "WHERE": ""})
         wait_until(lambda: frontier.status().get("finished") == 1, 30, "the first page")
-        worker.terminate()
-        assert worker.wait().reason == "shutdown"
+        assert worker.terminate().wait().reason == "shutdown"
         assert frontier.status()["state"] == "stopped"
         assert crawl("unread", site, {**run, "WHERE": "all"}).wait().reason == "finished"
         assert frontier.status()["state"] == "complete"
@@ -176,14 +170,10 @@ def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
     # Before Scrapy 2.19 a start() that fails is nothing special.
     assert worker.reason in {"start_error", "finished"}
     assert "what start() awaited has been cancelled" in worker.log
-    with Frontier.from_url(redis_server.url, "cancelled") as frontier:
-        found = {
-            loads_fields(letter.entry)["url"].rpartition("/")[2]: (
-                letter.reason,
-                letter.error.rpartition(".")[2],
-            )
-            for letter in frontier.dead()
-        }
+    found = {}
+    for letter in letters_of(redis_server, "cancelled"):
+        name = loads_fields(letter.entry)["url"].rpartition("/")[2]
+        found[name] = (letter.reason, letter.error.rpartition(".")[2])
     assert found == {
         "coroutine": ("spider_error", "Cancelled"),
         "async_generator": ("spider_error", "Cancelled"),
@@ -210,8 +200,7 @@ def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -
     assert worker.stats["paging/max_reached"] == 1
     names = {"plain": 200, "generator": 200, "coroutine": 200, "async_generator": 200}
     names |= {"404?plain": 404, "404?generator": 404}
-    with Frontier.from_url(redis_server.url, "gives_up") as frontier:
-        letters = list(frontier.dead())
+    letters = letters_of(redis_server, "gives_up")
     found = {
         loads_fields(letter.entry)["url"].rpartition("/")[2]: (letter.reason, letter.status)
         for letter in letters

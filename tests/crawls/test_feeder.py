@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import redis
 
-from lab.servers import RedisServer, any_server, wait_until
+from lab.servers import RedisServer, any_server, full, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.feed_lines import count_lines, take_lines
 from scrapy_redisq.frontier.scripts import execute
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run, constants, wait_until_joined
+from tests.harness.crawl import Run, constants, letters_of, wait_until_joined
 
 
 def feeds(*keys: str, **options: Any) -> dict[str, str]:
@@ -26,11 +26,6 @@ def feeds(*keys: str, **options: Any) -> dict[str, str]:
 
 def page(path: str) -> Answer:
     return Answer(path)
-
-
-def letters_of(server: RedisServer, name: str) -> list[tuple[str, str]]:
-    with Frontier.from_url(server.url, name) as frontier:
-        return [(letter.reason, letter.detail) for letter in frontier.dead()]
 
 
 def left_of(server: RedisServer) -> list[bytes]:
@@ -66,16 +61,14 @@ def test_each_type_and_bad_lines(redis_server: RedisServer, crawl: Run) -> None:
         sorted_set = [hit.path for hit in site.hits if hit.path.startswith("/z")]
     assert sum(site.counts().values()) == len(site.counts()) == 81
     first, second = sorted_set[:7], sorted_set[7:14]
-    assert ({*first}, {*second}) == (
-        {f"/z{n}" for n in range(7)},
-        {f"/z{n}" for n in range(7, 14)},
-    )
+    assert {*first} == {f"/z{n}" for n in range(7)}
+    assert {*second} == {f"/z{n}" for n in range(7, 14)}
     items = worker.items()
     assert sum("n" in item for item in items) == 20
     assert sum("other" in item for item in items) == 1
     (warned,) = [line for line in worker.log.splitlines() if "'text'" in line and "WARN" in line]
     assert "the key is a string; it takes a list, set, zset, stream" in warned
-    details = [detail for reason, detail in letters_of(redis_server, "fed_plain")]
+    details = [letter.detail for letter in letters_of(redis_server, "fed_plain")]
     assert len(details) == 8
     for line in (r"\xff\xfe", "nonsense", '{"url": ', "[1]", "ftp://a.example/", "parse_none"):
         assert any(f"line of 'l': {line}" in one or line in one for one in details), line
@@ -101,8 +94,7 @@ def test_a_worker_dies_before_it_deletes_a_batch(redis_server: RedisServer, craw
         wait_until(lambda: site.counts()["/last"] == 1, 10, "it wakes")
         assert time.monotonic() - pushed < 2
         wait_until(lambda: left_of(redis_server) == [], 5, "all is deleted")
-        worker.terminate()
-        worker.wait()
+        worker.terminate().wait()
     assert sum(site.counts().values()) == 11
 
 
@@ -125,8 +117,7 @@ def test_another_server(redis_server: RedisServer, crawl: Run, redisq: Redisq) -
             wait_until(lambda: site.counts()["/far"] == 1, 20, "the far one is fetched")
             worker.wait_for("The feed 'far' is read again")
             wait_until(lambda: left_of(other) == [], 5, "it is deleted there")
-            worker.terminate()
-            worker.wait()
+            worker.terminate().wait()
             with Frontier.from_url(redis_server.url, "fed_plain") as frontier:
                 assert frontier.status()["feeds"] == {"near": 0}
                 assert frontier.wanted_workers().workers == 0
@@ -161,8 +152,7 @@ def test_a_host_that_does_not_answer_keeps_no_crawl_open(
         assert stays.running
         ends = crawl("fed_plain", settings={**given, "MAX_IDLE_TIME_BEFORE_CLOSE": 0.5})
         assert ends.wait(15).reason == "slots_set_aside"
-        stays.terminate()
-        stays.wait()
+        stays.terminate().wait()
 
 
 def test_spiders_of_scrapy_redis(redis_server: RedisServer, crawl: Run) -> None:
@@ -178,8 +168,7 @@ def test_spiders_of_scrapy_redis(redis_server: RedisServer, crawl: Run) -> None:
         wait_until(lambda: left_of(redis_server) == [], 20, "all is read")
         for name in ("moved", "moved_rules"):
             assert workers[name].wait(20).reason == "finished"
-        workers["own"].terminate()
-        workers["own"].wait()
+        workers["own"].terminate().wait()
     assert Counter(hit.path for hit in site.hits)["/0"] >= 2
     (posted,) = [hit for hit in site.hits if hit.method == "POST"]
     assert posted.body == b"shop=uk"
@@ -188,8 +177,8 @@ def test_spiders_of_scrapy_redis(redis_server: RedisServer, crawl: Run) -> None:
     own = [hit.path for hit in site.hits if hit.path.endswith(("/a", "/b"))]
     assert sorted(own[:2]) == ["/2?/a", "/2?/b"]
     assert sorted(own[2:]) == ["/1?/a", "/1?/b"]
-    assert [reason for reason, _ in letters_of(redis_server, "moved")] == ["line"]
-    assert "'url'" in letters_of(redis_server, "moved")[0][1]
+    (letter,) = letters_of(redis_server, "moved")
+    assert letter.reason == "line" and "'url'" in letter.detail
     assert len(letters_of(redis_server, "own")) == 1
 
 
@@ -213,11 +202,10 @@ def test_lines_are_copied_before_they_are_removed(client: redis.Redis) -> None:
     client.sadd("s", "a", "b")
     client.zadd("z", {"a": 1, "b": 2})
     client.xadd("x", {"url": "a"})
-    client.config_set("maxmemory", 1)
-    for key in "lszx":
-        with pytest.raises(Exception, match="maxmemory"):
-            execute(client, take_lines(key, "crawl", most=10, ttl=5))
-    client.config_set("maxmemory", 0)
+    with full(client):
+        for key in "lszx":
+            with pytest.raises(Exception, match="maxmemory"):
+                execute(client, take_lines(key, "crawl", most=10, ttl=5))
     kinds = {"l": "list", "s": "set", "z": "zset", "x": "stream"}
 
     def count(key: str) -> int | None:

@@ -22,11 +22,10 @@ from scrapy.utils.test import get_crawler
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
-from tests.harness.crawl import JITTER, LATENESS, Busy, Run, finish, gaps
+from tests.harness.crawl import JITTER, LATENESS, Busy, Run, finish, frontier_of, gaps, letters_of
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import NAME, Worker, ask
 
@@ -320,12 +319,9 @@ def test_slow_answers_do_not_slow_a_slot(crawl: Run, redis_server: RedisServer) 
 def test_budget_of_a_page(redis_server: RedisServer, crawl: Run) -> None:
     """The links of a page beyond its budget are dead letters."""
     links = "".join(f'<a href="/{n}">x</a>' for n in range(1, 21))
-    with (
-        Site(lambda path: links if path == "/0" else "") as site,
-        Frontier.from_url(redis_server.url, "follow") as frontier,
-    ):
+    with Site(lambda path: links if path == "/0" else "") as site:
         assert crawl("follow", site, {"REDISQ_PAGE_BUDGET": 5}).wait().reason == "finished"
-        found = [(letter.reason, letter.detail) for letter in frontier.dead()]
+    found = [(letter.reason, letter.detail) for letter in letters_of(redis_server)]
     assert found == [("budget", "that of its page (REDISQ_PAGE_BUDGET)")] * 15
     assert len(site.counts()) == 6
 
@@ -359,10 +355,7 @@ def test_a_worker_whose_downloads_hang(crawl: Run, redis_server: RedisServer) ->
         return Answer("x", until=end if site.hits[-1].agent == "hangs" else None)
 
     given = {"REDISQ_KEEP_ALIVE": True, "REDISQ_SLOT_LIMITS": json.dumps(LIMITS)}
-    with (
-        Site(page, hosts=len(HOSTS)) as site,
-        Frontier.from_url(redis_server.url, "ordered") as frontier,
-    ):
+    with Site(page, hosts=len(HOSTS)) as site, frontier_of(redis_server, "ordered") as frontier:
         workers = [
             crawl("ordered", None, {**given, "USER_AGENT": agent, "CONCURRENT_REQUESTS": 4})
             for agent in ("hangs", "helps")
@@ -385,6 +378,5 @@ def test_a_worker_whose_downloads_hang(crawl: Run, redis_server: RedisServer) ->
         finally:
             end.set()
             for worker in workers:
-                worker.terminate()
-                worker.wait()
+                worker.terminate().wait()
         assert site.counts() == {f"/{n}": len(HOSTS) for n in range(PAGES)}

@@ -13,7 +13,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.recurrence import Answer as Known
 from scrapy_redisq.serialization.recurrence import Recurrence, of_period, seconds_of, seen_ttl_of
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run, constants, gaps
+from tests.harness.crawl import Run, constants, frontier_of, gaps
 from tests.harness.shard import read_shard
 
 CONDITIONS = {"if-none-match", "if-modified-since"}
@@ -156,8 +156,7 @@ def test_each_time_as_the_first(redis_server: RedisServer, crawl: Run) -> None:
         worker = crawl("on_site", site, settings=settings)
         wait_until(lambda: all(site.counts()[path] >= 4 for path in paths), 60, "all of them")
         records = wait_until(waiting, 30, "all that waits")
-        worker.terminate()
-        worker.wait()
+        worker.terminate().wait()
     assert {record.split(b":")[1] for record in records} == {b"0"}
     assert b"redirect" not in b"".join(records)
     assert site.counts()["/kept"] == 1
@@ -190,10 +189,7 @@ def test_seen_for_a_while(redis_server: RedisServer, crawl: Run) -> None:
     places = ("settings.checks", "serialization.recurrence")
     short = {f"scrapy_redisq.{place}.SHORTEST_SEEN_TTL": 1.0 for place in places}
     settings = {"REDISQ_SEEN_TTL": "1s", **constants(short)}
-    with (
-        Site(lambda path: "") as site,
-        Frontier.from_url(redis_server.url, "aging") as frontier,
-    ):
+    with Site(lambda path: "") as site, frontier_of(redis_server, "aging") as frontier:
         frontier.push([f"{site.url}/hub"], every=1)
         worker = crawl("aging", site, settings=settings)
         leaves = ("/leaf", "/soon", "/bad", "/picture-leaf", "/picture-soon")
@@ -201,8 +197,7 @@ def test_seen_for_a_while(redis_server: RedisServer, crawl: Run) -> None:
         client: Any = frontier.client
         swept = lambda: len(read_shard(client, "aging", 0).generations) <= 2  # noqa: E731
         wait_until(swept, 10, "old generations to be deleted")
-        worker.terminate()
-        worker.wait()
+        worker.terminate().wait()
     assert site.counts()["/steady"] == site.counts()["/daily"] == 1
     at = [hit.at for hit in site.hits if hit.path == "/leaf"]
     assert min(gaps(at)) > 0.9

@@ -14,11 +14,11 @@ from scrapy.http import Request, Response
 
 from lab.servers import RedisServer
 from lab.site import Answer, Site
-from scrapy_redisq.control import DeadLetter, Frontier
+from scrapy_redisq.control import DeadLetter
 from scrapy_redisq.serialization.meta import delay_of
 from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.worker.politeness.retry_pause import retry_after, retry_pause
-from tests.harness.crawl import LATENESS, Busy, Run
+from tests.harness.crawl import LATENESS, Busy, Run, frontier_of, status_of
 
 LATE = 1.0
 """Seconds after it is due by which a request has begun, on a machine that does nothing else."""
@@ -29,19 +29,13 @@ RETRIES_ONLY = {"REDISQ_BACKOFF_CODES": ""}
 LINKS = '<html><a href="/1">1</a></html>'
 
 
-def frontier_of(server: RedisServer, name: str) -> Frontier:
-    return Frontier.from_url(server.url, name)
-
-
 def gaps(site: Site, path: str) -> list[float]:
     """Seconds between the requests for ``path``."""
     at = [hit.at for hit in site.hits if hit.path == path]
     return [after - before for before, after in itertools.pairwise(at)]
 
 
-def failing(
-    times: int, status: int = 503, **headers: str
-) -> tuple[Callable[[str], Answer | str], list[str]]:
+def failing(times: int, status: int = 503, **headers: str) -> Callable[[str], Answer | str]:
     """A site whose pages fail so often at first."""
     seen: list[str] = []
 
@@ -51,7 +45,7 @@ def failing(
             return Answer("", status, headers)
         return "<html></html>"
 
-    return page, seen
+    return page
 
 
 class TestPauses:
@@ -105,8 +99,7 @@ class TestPauses:
 class TestAddon:
     def test_as_scrapys_under_another_scheduler(self, redis_server: Any, crawl: Run) -> None:
         """With Scrapy's own scheduler a retry goes back at once, and counts are the same."""
-        page, _ = failing(2)
-        with Site(page) as site:
+        with Site(failing(2)) as site:
             settings = {"SCHEDULER": "scrapy.core.scheduler.Scheduler"}
             settings["REDISQ_RETRY_DELAYS"] = "300"
             settings["DUPEFILTER_CLASS"] = "scrapy.dupefilters.RFPDupeFilter"
@@ -120,8 +113,7 @@ class TestAddon:
 class TestRetries:
     def test_list_of_delays(self, redis_server: RedisServer, crawl: Run) -> None:
         """Each retry comes after its pause, and soon; the crawl does not end before."""
-        page, _ = failing(2)
-        with Site(page) as site:
+        with Site(failing(2)) as site:
             settings = {**RETRIES_ONLY, **LATENESS, "REDISQ_RETRY_DELAYS": "0.5,1"}
             busy = Busy(redis_server)
             worker = crawl("follow", site, settings=settings).wait()
@@ -135,14 +127,12 @@ class TestRetries:
         assert stats["retry/reason_count/503 Service Unavailable"] == 2
         assert stats["redisq/delayed"] == 2
         assert len(worker.items()) == 1
-        with frontier_of(redis_server, "follow") as frontier:
-            status = frontier.status()
+        status = status_of(redis_server)
         assert (status["created"], status["dead"], status["delayed"]) == (3, 0, 0)
 
     def test_retry_after_of_a_site(self, crawl: Run) -> None:
         """An answer that is no trouble of its host may say when its page is to be fetched again."""
-        page, _ = failing(1, status=500, **{"Retry-After": "1"})
-        with Site(page) as site:
+        with Site(failing(1, status=500, **{"Retry-After": "1"})) as site:
             settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "0.01"}
             assert crawl("follow", site, settings=settings).wait().reason == "finished"
             (gap,) = gaps(site, "/0")
@@ -171,8 +161,7 @@ class TestRetries:
 
     def test_get_retry_request(self, redis_server: RedisServer, crawl: Run) -> None:
         """A retry that a callback asks for waits too. It asks for all else once more then."""
-        page, _ = failing(2, status=200)
-        with Site(page) as site:
+        with Site(failing(2, status=200)) as site:
             busy = Busy(redis_server)
             settings = {**LATENESS, "REDISQ_RETRY_DELAYS": "0.5"}
             worker = crawl("again", site, settings=settings).wait()
@@ -185,7 +174,7 @@ class TestRetries:
     def test_is_not_inherited(self, redis_server: RedisServer, crawl: Run) -> None:
         """What a link has copied from the meta of a page that was retried says nothing of itself:
         requeued, it asks for the same as before."""
-        page, _ = failing(1, status=200)
+        page = failing(1, status=200)
         with Site(lambda path: page(path) if path == "/0" else "<html></html>") as site:
             settings = {"REDISQ_RETRY_DELAYS": "0"}
             crawl("copies", site, settings=settings).wait()
@@ -209,7 +198,7 @@ class TestRetries:
 
     def test_on_the_side(self, redis_server: RedisServer, crawl: Run) -> None:
         """What a callback downloads by itself is retried at once, as no scheduler has a part."""
-        page, _ = failing(1)
+        page = failing(1)
         with Site(lambda path: page(path) if path == "/side" else "<html></html>") as site:
             worker = crawl("inline", site, settings={"REDISQ_RETRY_DELAYS": "300"}).wait()
             assert max(gaps(site, "/side")) < 300
@@ -334,8 +323,7 @@ class TestDeadLetters:
 
     def test_too_large_a_retry(self, redis_server: RedisServer, crawl: Run) -> None:
         """A retry that has grown past REDISQ_MAX_ENTRY_BYTES: its page is dead, not done."""
-        page, _ = failing(1)
-        with Site(page) as site, frontier_of(redis_server, "follow") as frontier:
+        with Site(failing(1)) as site, frontier_of(redis_server) as frontier:
             settings = {**RETRIES_ONLY, "REDISQ_MAX_ENTRY_BYTES": 1_024, "REDISQ_RETRY_DELAYS": "0"}
             crawl("follow", site, settings=settings, first=f"/{'x' * 940}").wait()
             (letter,) = frontier.dead()

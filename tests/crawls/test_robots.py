@@ -14,17 +14,11 @@ from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.names import key_prefix
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.middlewares.robots import (
-    MAX_TEXT,
-    asked_delay,
-    heeded,
-)
-from tests.harness.crawl import Crawl, Run, constants, finish, gaps
-from tests.harness.worker import EXACT, NAME, Worker
+from scrapy_redisq.middlewares.robots import MAX_TEXT, asked_delay, heeded
+from tests.harness.crawl import Crawl, Run, constants, finish, frontier_of, gaps, status_of
+from tests.harness.worker import EXACT, NAME, Worker, key
 
 HOST = "a.example:8080"
 
@@ -68,10 +62,6 @@ def test_no_rule_is_cut_in_two() -> None:
 @pytest.fixture
 def worker(client: redis.Redis) -> Worker:
     return Worker(client, NAME, EXACT)
-
-
-def key(name: str) -> str:
-    return key_prefix(NAME, 0) + name
 
 
 @pytest.fixture
@@ -229,10 +219,7 @@ def test_once_for_all(crawl: Run) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "most"),
-    [
-        ({"REDISQ_CRAWL_DELAY_MAX": 0.3}, 0.3),
-        ({"REDISQ_SCHEDULING": "priority"}, 0),
-    ],
+    [({"REDISQ_CRAWL_DELAY_MAX": 0.3}, 0.3), ({"REDISQ_SCHEDULING": "priority"}, 0)],
 )
 def test_delays_are_cut(crawl: Run, settings: dict[str, Any], most: float) -> None:
     """To REDISQ_CRAWL_DELAY_MAX. Without slots there is none; texts are shared."""
@@ -259,13 +246,11 @@ def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: Redi
         worker = crawl("hosts", None, settings, sites=site.urls(2), pages=5)
         wait_until(lambda: len(site.starts().get("127.0.0.2", ())) == 4, 25, "the other's pages")
         wait_until(lambda: robots_hits(site)[f"127.0.0.1:{site.port}"], 10, "both were asked for")
-        worker.terminate()
-        worker.wait()
+        worker.terminate().wait()
     assert site.starts().keys() == {"127.0.0.2"}
     assert set(robots_hits(site).values()) == {1}
-    with Frontier.from_url(redis_server.url, "hosts") as frontier:
-        status = frontier.status()
-        assert (status["queued"], status["dead"]) == (5, 0)
+    status = status_of(redis_server, "hosts")
+    assert (status["queued"], status["dead"]) == (5, 0)
 
 
 def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
@@ -292,8 +277,7 @@ def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer, tmp_
     assert (len(at["127.0.0.1"]), len(at["127.0.0.2"])) == (4, 5)
     assert min(at["127.0.0.1"]) > asked[3]
     assert asked[3] - asked[0] >= 3 * 0.5 - 0.2
-    with Frontier.from_url(redis_server.url, "hosts") as frontier:
-        assert frontier.status()["dead"] == 0
+    assert status_of(redis_server, "hosts")["dead"] == 0
 
 
 @pytest.mark.parametrize("scheduling", ["slot", "priority"])
@@ -321,7 +305,7 @@ def test_a_host_that_stays_in_trouble(
     assert ("scrapy redisq slots hosts" in worker.log) == (scheduling == "slot")
     assert set(site.counts()) == {"/robots.txt", "/moved.txt"}
     assert scheduling == "priority" or site.counts()["/robots.txt"] >= 2
-    with Frontier.from_url(redis_server.url, "hosts") as frontier:
+    with frontier_of(redis_server, "hosts") as frontier:
         status = frontier.status()
         if scheduling == "slot":
             with redis_server.client() as client:

@@ -9,7 +9,7 @@ from pathlib import Path
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, address
 from scrapy_redisq.control import Frontier
-from tests.harness.crawl import Run, finish
+from tests.harness.crawl import Run, finish, frontier_of
 
 
 def linked(**pages: str) -> Callable[[str], str]:
@@ -41,7 +41,7 @@ def test_its_end(redis_server: RedisServer, crawl: Run) -> None:
     them has it again."""
     with (
         Site(linked(login="/in /login")) as site,
-        Frontier.from_url(redis_server.url, "sessions") as frontier,
+        frontier_of(redis_server, "sessions") as frontier,
     ):
         frontier.push([{"url": f"{site.url}/login", "meta": {"redisq_session": "a"}}], every=1)
         crawl("sessions", site)

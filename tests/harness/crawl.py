@@ -21,6 +21,7 @@ import pytest
 from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Site
+from scrapy_redisq.control import DeadLetter, Frontier
 
 PROJECT = Path(__file__).parent.parent / "project"
 
@@ -97,8 +98,9 @@ class Crawl:
         self.process.kill()
         self.process.wait(10)
 
-    def terminate(self) -> None:
+    def terminate(self) -> Crawl:
         self.process.send_signal(signal.SIGTERM)
+        return self
 
     def stop(self) -> None:
         """SIGSTOP: the process stands still until `go_on`."""
@@ -196,6 +198,20 @@ class Run:
                 crawl.kill()
 
 
+def frontier_of(server: RedisServer, name: str = "follow") -> Frontier:
+    return Frontier.from_url(server.url, name)
+
+
+def status_of(server: RedisServer, name: str = "follow") -> dict[str, Any]:
+    with frontier_of(server, name) as frontier:
+        return frontier.status()
+
+
+def letters_of(server: RedisServer, name: str = "follow") -> list[DeadLetter]:
+    with frontier_of(server, name) as frontier:
+        return list(frontier.dead())
+
+
 def finish(workers: Iterable[Crawl]) -> None:
     """Wait until all have ended, and done all that there was, without a traceback."""
     for worker in workers:
@@ -211,10 +227,10 @@ def together(folder: Path) -> Iterator[dict[str, str]]:
     gate.touch()
 
 
-def wait_until_joined(workers: Iterable[Crawl], seconds: float = 60) -> None:
+def wait_until_joined(workers: Iterable[Crawl]) -> None:
     """Wait until each of them says that it is in a run."""
     for worker in workers:
-        worker.wait_for("; dupefilter: ", seconds)
+        worker.wait_for("; dupefilter: ", 60)
 
 
 JITTER = 0.005

@@ -13,9 +13,8 @@ import scrapy
 from lab.databases import SQLiteDatabase
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
-from scrapy_redisq.control import Frontier
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run
+from tests.harness.crawl import Run, frontier_of, letters_of, status_of
 
 PAGES = 40
 SINK = {"crawls.sinks.LinesSink": 300}
@@ -46,11 +45,6 @@ def written(folder: Path) -> list[dict[str, Any]]:
 
 def numbers(folder: Path) -> Counter[int]:
     return Counter(int(row["url"].rpartition("/")[2]) for row in written(folder))
-
-
-def status(server: RedisServer, name: str = "follow") -> dict[str, Any]:
-    with Frontier.from_url(server.url, name) as frontier:
-        return frontier.status()
 
 
 def test_keys_stay_the_same(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
@@ -85,11 +79,11 @@ def test_refused_rows(
         assert "Traceback" not in worker.log
         # One may be written again, to know whether the sink works.
         assert set(numbers(tmp_path)) == set(range(PAGES)) - refused
-        state = status(redis_server)
+        state = status_of(redis_server)
         assert (state["dead"], state["sink"]["refused"]) == (len(refused), len(refused))
         assert state["sink"]["rows"] == PAGES - len(refused)
         assert f"sink {PAGES - len(refused)} rows in " in redisq("status", "follow").out
-        with Frontier.from_url(redis_server.url, "follow") as frontier:
+        with frontier_of(redis_server) as frontier:
             letters = list(frontier.dead(reason="sink"))
             assert len(letters) == len(refused)
             assert all("no threes, please" in letter.detail for letter in letters)
@@ -106,7 +100,7 @@ def test_mismatch_ends_the_crawl(crawl: Run, redis_server: RedisServer, tmp_path
         turn(tmp_path, "mismatch", True)
         assert worker.wait().reason == "sink_failed", worker.log
         assert worker.log.count("ERROR: Closing (sink_failed): make another file") == 1
-        state = status(redis_server)
+        state = status_of(redis_server)
         assert (state["state"], state["leased"], state["dead"]) == ("stopped", 0, 0)
         assert state["finished"] == len(written(tmp_path))
         turn(tmp_path, "mismatch", False)
@@ -123,7 +117,7 @@ def test_does_not_open(crawl: Run, redis_server: RedisServer, tmp_path: Path) ->
         assert worker.log.count("ERROR") == 1 and "Traceback" not in worker.log, worker.log
         assert worker.process.returncode != 0 or scrapy.version_info < (2, 19)
         assert site.hits == []
-        state = status(redis_server)
+        state = status_of(redis_server)
         assert (state["leased"], state["finished"], state["workers"]) == (0, 0, [])
 
 
@@ -148,9 +142,9 @@ def test_finishes_only_after_the_write(
         turn(tmp_path, "slow", True)
         worker = crawl("follow", site, given)
         wait_until(lambda: len(site.counts()) == PAGES, 20, "all pages")
-        state = status(redis_server)
+        state = status_of(redis_server)
         assert (state["finished"], written(tmp_path)) == (0, [])
-        wait_until(lambda: status(redis_server)["leased"] == PAGES, 20, "all are leased")
+        wait_until(lambda: status_of(redis_server)["leased"] == PAGES, 20, "all are leased")
         turn(tmp_path, "slow", False)
         assert worker.wait().reason == "finished"
     assert {row["size"] for row in written(tmp_path)} == {PAGES}
@@ -183,10 +177,8 @@ def test_items_that_no_page_stands_for(
     assert len({row["key"] for row in written(tmp_path)}) == 4
     assert worker.log.count("ERROR: Dropped: no threes, please") == 1
     assert worker.stats["redisq/sink/lost"] == 1
-    with Frontier.from_url(redis_server.url, "only_here") as frontier:
-        assert [(letter.reason, letter.detail) for letter in frontier.dead()] == [
-            ("sink", "no threes, please")
-        ]
+    (letter,) = letters_of(redis_server, "only_here")
+    assert (letter.reason, letter.detail) == ("sink", "no threes, please")
 
 
 def test_start_waits_for_the_sink(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
@@ -232,8 +224,7 @@ def test_items_that_refer_to_those_of_other_pages(
         counts = site.counts()
     found = {int(url) for (url,) in sqlite_database.query("SELECT url FROM item")}
     assert found == set(range(12))
-    with Frontier.from_url(redis_server.url, "refers") as frontier:
-        (letter,) = frontier.dead(reason="sink")
-    assert "FOREIGN KEY" in letter.detail
+    (letter,) = letters_of(redis_server, "refers")
+    assert letter.reason == "sink" and "FOREIGN KEY" in letter.detail
     assert counts["/12"] == 6
     assert max(count for path, count in counts.items() if path != "/12") <= 3

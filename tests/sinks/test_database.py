@@ -16,10 +16,9 @@ import sqlalchemy
 from lab.databases import Database, MariaServer, SQLiteDatabase
 from lab.servers import RedisServer, wait_until
 from lab.site import Site, linked_pages
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
-from tests.harness.crawl import Run
+from tests.harness.crawl import Run, status_of
 from tests.harness.in_loop import in_a_loop
 from tests.harness.pipelines import opened
 
@@ -215,13 +214,11 @@ def test_a_worker_whose_statement_waits_ends(
         wait_until(lambda: len(urls(mariadb_server, "page")) > 3, 20, "the first rows")
         mariadb_server.pause()
         try:
-            worker.terminate()
-            assert worker.wait(30).reason == "shutdown"
+            assert worker.terminate().wait(30).reason == "shutdown"
         finally:
             mariadb_server.resume()
         assert "Traceback" not in worker.log
-        with Frontier.from_url(redis_server.url, "follow") as frontier:
-            state = frontier.status()
+        state = status_of(redis_server)
         assert (state["leased"], state["dead"], state["workers"]) == (0, 0, [])
         # What hung may be there all the same; its page is fetched again.
         assert state["finished"] <= len(urls(mariadb_server, "page"))
