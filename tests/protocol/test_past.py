@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import pytest
 import redis
 from msgspec.structs import replace
 
-from lab.servers import RedisServer, full
+from lab.servers import full
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin, calls, runs
@@ -30,12 +29,6 @@ def pass_time(client: redis.Redis, seconds: int, shards: int = 1) -> None:
     on = seconds + 0.1 - (now + fraction / 1e6 + behind) % 10
     for shard in range(shards):
         client.hset(key("meta", shard), "behind", int((behind + on) * 1e6))
-
-
-@pytest.fixture
-def frontier(each_server: RedisServer) -> Any:
-    with Frontier.from_url(each_server.url, NAME) as frontier:
-        yield frontier
 
 
 def test_what_is_read_of_the_past() -> None:

@@ -13,12 +13,9 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from lab.servers import RedisServer, full, wait_until
+from lab.servers import full, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import (
-    ConfigurationMismatch,
-    FrontierError,
-)
+from scrapy_redisq.errors import ConfigurationMismatch, FrontierError
 from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
@@ -339,21 +336,18 @@ def test_another_backend_after_a_crawl(client: redis.Redis) -> None:
         ("the spider", {"spider": "films"}),
     ],
 )
-def test_another_configuration(
-    redis_server: RedisServer, setting: str, change: dict[str, Any]
-) -> None:
+def test_another_configuration(client: redis.Redis, setting: str, change: dict[str, Any]) -> None:
     """Whoever comes with another configuration is told what differs; the others go on."""
-    with redis_server.client() as client:
-        first = Worker(client, NAME, EXACT)
-        before = client.hgetall(key("meta"))
-        with pytest.raises(ConfigurationMismatch, match=setting) as raised:
-            Worker(client, NAME, replace(EXACT, **change))
-        (field,) = change
-        stored, given = raised.value.differences[setting]
-        assert (stored, given) == (str(getattr(EXACT, field)), str(change[field]))
-        assert len(raised.value.differences) == 1
-        assert client.hgetall(key("meta")) == before
-        assert first.send(["a"]).status == "ok"
+    first = Worker(client, NAME, EXACT)
+    before = client.hgetall(key("meta"))
+    with pytest.raises(ConfigurationMismatch, match=setting) as raised:
+        Worker(client, NAME, replace(EXACT, **change))
+    (field,) = change
+    stored, given = raised.value.differences[setting]
+    assert (stored, given) == (str(getattr(EXACT, field)), str(change[field]))
+    assert len(raised.value.differences) == 1
+    assert client.hgetall(key("meta")) == before
+    assert first.send(["a"]).status == "ok"
 
 
 def with_arguments(text: str, **options: Any) -> FrontierConfig:
@@ -401,15 +395,14 @@ def test_where_arguments_are_not_compared(client: redis.Redis) -> None:
     assert execute(client, pushed).config.arguments == ""
 
 
-def test_what_may_differ(redis_server: RedisServer) -> None:
+def test_what_may_differ(client: redis.Redis) -> None:
     """A producer knows no spider; the backend is what the run was begun with."""
-    with redis_server.client() as client:
-        producer = Worker(client, NAME, replace(EXACT, spider="", backend="bitmap"))
-        worker = Worker(client, NAME, EXACT)
-        assert worker.joined.config.backend == "bitmap"
-        assert worker.joined.config.spider == "books"
-        assert worker.send(["a"]).accepted
-        assert not producer.send(["a"]).accepted
+    producer = Worker(client, NAME, replace(EXACT, spider="", backend="bitmap"))
+    worker = Worker(client, NAME, EXACT)
+    assert worker.joined.config.backend == "bitmap"
+    assert worker.joined.config.spider == "books"
+    assert worker.send(["a"]).accepted
+    assert not producer.send(["a"]).accepted
 
 
 def test_a_newer_format(client: redis.Redis) -> None:

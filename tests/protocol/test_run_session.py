@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -87,17 +87,12 @@ class Puppet:
     def lost(self, error: Exception) -> None:
         self.error = error
 
-    def finish(self) -> None:
-        """End all that it holds."""
+    def finish(self, run: RunSession) -> None:
+        """End all that it holds, and let the session send it."""
         for session, lease in self.leases:
             session.finish(Finish(lease.id, "done"))
         self.leases.clear()
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
+        run.wake()
 
 
 @asynccontextmanager
@@ -138,7 +133,7 @@ def send(run: RunSession, *urls: str, shard: int | None = None) -> None:
 
 
 @in_a_loop
-async def test_a_worker_that_leaves(redis_server: RedisServer, client: redis.Redis) -> None:
+async def test_a_worker_that_leaves(each_server: RedisServer, client: redis.Redis) -> None:
     """It asks whether the server counts before it believes that the run is lost; and sends all it
     has, also what is too much for one exchange."""
     meta = meta_key(NAME, 0)
@@ -147,7 +142,7 @@ async def test_a_worker_that_leaves(redis_server: RedisServer, client: redis.Red
         client.rename("later", meta)
 
     behind = OneServer(confirm_primary=the_replica_has_got_it)
-    async with joined(redis_server, behind) as run:
+    async with joined(each_server, behind) as run:
         run.start(Puppet())
         await run.stop()
         for n in range(MAX_OPERATIONS + 1):
@@ -173,7 +168,7 @@ async def test_large_requests(redis_server: RedisServer, monkeypatch: pytest.Mon
 
 @in_a_loop
 async def test_an_end_by_a_server_that_may_not_count(
-    redis_server: RedisServer,
+    each_server: RedisServer,
     client: redis.Redis,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -194,7 +189,7 @@ async def test_an_end_by_a_server_that_may_not_count(
 
     puppet = Puppet()
     behind = OneServer(confirm_primary=confirm, primary_vouched=lambda: vouched[0])
-    async with joined(redis_server, behind, rewind=0.01) as run:
+    async with joined(each_server, behind, rewind=0.01) as run:
         run.start(puppet)
         (session,) = run.sessions
 
@@ -202,8 +197,7 @@ async def test_an_end_by_a_server_that_may_not_count(
             puppet.demanded = Demand(True, 1, 1, {}, most=1)
             send(run, url)
             await until(lambda: puppet.leases, "claimed")
-            puppet.finish()
-            run.wake()
+            puppet.finish(run)
 
         await fetch("first")
         await until(lambda: len(asked) > 2, "it asks again and again")
@@ -262,19 +256,17 @@ async def test_a_shard_that_is_away_keeps_nobody_from_the_others(
         for n in range(9):
             send(run, f"first-{n}", shard=n % 3)
         await until(lambda: len(puppet.leases) == 6, "those of the other shards")
-        puppet.finish()
+        puppet.finish(run)
         send(run, "second", shard=2)
         await until(lambda: len(puppet.leases) == 1, "they are added to")
-        puppet.finish()
-        run.wake()
+        puppet.finish(run)
         await until(lambda: run.waiting() == 3, "acknowledged, but for those of the shard")
         assert not puppet.is_complete and caplog.text.count("Redis is away") == 1
         assert looked_after == []
         client.away = frozenset()
         await until(lambda: len(puppet.leases) == 3, "it is back")
         await until(lambda: looked_after == [1], "its log is looked after")
-        puppet.finish()
-        run.wake()
+        puppet.finish(run)
         await until(lambda: puppet.is_complete, "complete")
         await run.stop()
         assert await run.leave()
@@ -295,8 +287,7 @@ async def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisSe
             await until(lambda: puppet.leases, f"more than {done}")
             assert sum(session.unended() for session in run.sessions) <= 60
             done += len(puppet.leases)
-            puppet.finish()
-            run.wake()
+            puppet.finish(run)
         await until(lambda: puppet.is_complete, "complete")
 
 
@@ -353,8 +344,7 @@ async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
     async with joined(redis_server, name=name, config=config, ttl=14_400.0, rewind=0.3) as run:
         await end_a_page_with_a_link(run, puppet)
         assert not run.all_finished()
-        puppet.finish()
-        run.wake()
+        puppet.finish(run)
         await until(lambda: puppet.is_complete, "complete")
         run.sessions[0].last = None  # it is asked once more
         assert not run.all_finished()
@@ -365,7 +355,7 @@ async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
 
 @in_a_loop
 async def test_who_leaves_takes_its_posts_along(
-    redis_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    each_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a replica has its links: others would wait for REWIND and more until they may end."""
 
@@ -374,7 +364,7 @@ async def test_who_leaves_takes_its_posts_along(
 
     monkeypatch.setattr(shard_task, "execute_and_wait", has_replica)
     puppet, config = Puppet(9), replace(THREE, spread=True)
-    async with joined(redis_server, name="books6", config=config) as run:
+    async with joined(each_server, name="books6", config=config) as run:
         await end_a_page_with_a_link(run, puppet)
         ((session, lease),) = puppet.leases
         session.finish(Finish(lease.id, "released"))

@@ -47,7 +47,6 @@ KEEP_SEEN = RunTerms(keep_seen=True)
 KEEP_ALIVE = RunTerms(keep_alive=True)
 ANEW = RunTerms(resume=False)
 
-
 _numbers = itertools.count()
 
 
@@ -458,16 +457,14 @@ class TestEnd:
     def test_a_sealed_shard_takes_nothing(self, client: redis.Redis) -> None:
         """What a worker that has just joined wants to add to a shard that was looked at for the
         last time is not taken before the shard has been opened."""
-        config = replace(EXACT, shards=3)
-        former = join(client, config)
+        former = join(client, THREE)
         former.exchange_all()
         expire(client, former)
         first = execute(client, calls.complete(NAME, 0))
         seal = calls.complete(NAME, 1, run=first.run, seal=first.number)
         assert (first.what, execute(client, seal).what) == ("sealed", "sealed")
-        slot = next(f"{n}" for n in range(99) if shard_of(f"{n}", 3) == 1)
-        worker = join(client, config, terms=RunTerms(keep_alive=True))
-        worker.enqueue("late", slot=slot)
+        worker = join(client, THREE, terms=KEEP_ALIVE)
+        worker.enqueue("late", slot=HOSTS[1])
         session = worker.sessions[1]
         reply = execute(client, session.call(0, NOTHING))
         assert (reply.status, reply.accepted) == ("sealed", [])

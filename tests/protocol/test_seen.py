@@ -20,12 +20,7 @@ from lab.servers import RedisServer, full
 from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute, raw_string, source
-from scrapy_redisq.frontier.seen import (
-    SeenCache,
-    SeenFilter,
-    SeenStatus,
-    probe,
-)
+from scrapy_redisq.frontier.seen import SeenCache, SeenFilter, SeenStatus, probe
 from tests.harness.shard import read_shard
 from tests.harness.worker import EXACT, NAME, Clock, Worker, fingerprint_of
 
@@ -156,13 +151,10 @@ def test_refused_whole_at_maxmemory(client: redis.Redis, backend: str) -> None:
     """A full Redis refuses a call before anything of it is recorded, or applies all of it."""
     seen = make(client, backend, capacity=1000)
     for first in (0, 1000):  # when the filter is made, and later
-        client.config_set("maxmemory", 1)
-        try:
+        with full(client):
             with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
                 seen.add(range(first, first + 300))
             assert seen.known([first - 1, first]) == [int(first > 0), 0]
-        finally:
-            client.config_set("maxmemory", 0)
         assert seen.add(range(first, first + 1000)).count(0) == 0
 
 
@@ -303,17 +295,16 @@ def test_exact_grows(redis_server: RedisServer, intset_entries: int) -> None:
             client.config_set("set-max-intset-entries", 512)
 
 
-def test_exact_at_the_ends(redis_server: RedisServer) -> None:
+def test_exact_at_the_ends(client: redis.Redis) -> None:
     """The smallest and the largest 64-bit integers have buckets like all others."""
     numbers = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
     raw = [number.to_bytes(8, "big", signed=True) + b"\0" * 12 for number in numbers]
-    with redis_server.client() as client:
-        seen = make(client, "exact")
-        assert seen.seen.encode(raw[0]) == str(-(2**63))
-        encoded = [seen.seen.encode(value) for value in raw]
-        assert seen.add_encoded(encoded) == [1] * len(numbers)
-        seen.add(range(5000))
-        assert seen.add_encoded(encoded) == [0] * len(numbers)
+    seen = make(client, "exact")
+    assert seen.seen.encode(raw[0]) == str(-(2**63))
+    encoded = [seen.seen.encode(value) for value in raw]
+    assert seen.add_encoded(encoded) == [1] * len(numbers)
+    seen.add(range(5000))
+    assert seen.add_encoded(encoded) == [0] * len(numbers)
 
 
 # --- generations -------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 from msgspec.structs import replace
 
+from lab.sentinels import in_step
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ShardLost
@@ -209,7 +210,6 @@ def test_a_post_keeps_the_run_open(servers: Servers) -> None:
 def test_shard_0_waits_for_start_requests_elsewhere(servers: Servers) -> None:
     """A start request is lost with the end of its server's log and with the worker that has asked
     for it. The run is not complete, and whoever comes next asks for it again."""
-    before: Keys = {}
     first = servers.member()
     before = servers.keys(1)
     first.enqueue("start", slot=HOSTS[1])
@@ -337,11 +337,7 @@ def test_replicas_are_waited_for() -> None:
 
     with RedisServer(any_server(), "--repl-diskless-sync-delay", "0") as master:
         with RedisServer(any_server(), "--replicaof", f"127.0.0.1 {master.port}") as replica:
-            with replica.client() as client:
-                info: Any = client.info
-                wait_until(
-                    lambda: info("replication")["master_link_status"] == "up", 20, "the replica"
-                )
+            wait_until(lambda: in_step(replica), 20, "the replica")
             with master.client() as client:
                 for replicas, expected in ((1, True), (2, False)):
                     client.script_flush()

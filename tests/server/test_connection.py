@@ -157,8 +157,7 @@ def listens(server: RedisServer) -> bool:
 
 
 def test_a_wrong_password_fails_at_once_and_is_never_shown(
-    own_server: RedisServer,
-    caplog: pytest.LogCaptureFixture,
+    own_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Password wrong, missing, or user unknown: an error within a second, password nowhere."""
     caplog.set_level(logging.DEBUG)
@@ -216,21 +215,13 @@ def test_what_a_server_does_with_its_data(
 
 
 def test_a_server_that_does_not_say_is_one_warning(
-    own_server: RedisServer,
-    caplog: pytest.LogCaptureFixture,
+    own_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """INFO and CONFIG denied: unknown, so warned of once, and not refused."""
     with own_server.client() as client:
-        client.acl_setuser(
-            "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-info"]
-        )
-        client.acl_setuser(
-            "eve",
-            enabled=True,
-            passwords=["+pw"],
-            keys=["*"],
-            commands=["+@all", "-info", "-config"],
-        )
+        rights = ["on", ">pw", "~*", "+@all", "-info"]
+        client.execute_command("ACL", "SETUSER", "bob", *rights)
+        client.execute_command("ACL", "SETUSER", "eve", *rights, "-config")
         client.config_set("maxmemory-policy", "allkeys-lru")
     address = own_server.url.removeprefix("redis://")
     eve = open_server(f"redis://eve:pw@{address}")
@@ -280,13 +271,9 @@ def test_a_log_that_may_not_be_written_anew_is_a_warning(
     each_binary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It names what is not allowed; nobody is warned once somebody has done it."""
-    with (
-        RedisServer(each_binary, aof=True) as server,
-        server.client() as client,
-    ):
-        client.acl_setuser(
-            "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-bgrewriteaof"]
-        )
+    with RedisServer(each_binary, aof=True) as server, server.client() as client:
+        rights = ["on", ">pw", "~*", "+@all", "-bgrewriteaof"]
+        client.execute_command("ACL", "SETUSER", "bob", *rights)
         as_bob = open_server(server.url.replace("://", "://bob:pw@"))
         (warning,) = as_bob.check()
         assert "BGREWRITEAOF" in warning and "+bgrewriteaof" in warning

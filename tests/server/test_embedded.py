@@ -65,16 +65,11 @@ class User:
     def tell(self) -> None:
         os.write(self._told, b"\n")
 
-    def server_pid(self) -> int:
-        return int(self._line())
-
-    def be_ready(self) -> None:
-        assert self._line() == "ready"
-
     def join(self) -> int:
-        self.be_ready()
+        """-> the server's pid."""
+        assert self._line() == "ready"
         self.tell()
-        return self.server_pid()
+        return int(self._line())
 
     def leave(self) -> None:
         self.tell()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from redis.crc import key_slot
 from scrapy import Request
 from scrapy.settings import Settings
@@ -20,13 +21,7 @@ from lab.servers import RedisServer, binaries, free_port
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.frontier import PUSH_BATCH
 from scrapy_redisq.dupefilter import BloomDupeFilter, scrapy_redis_fingerprint
-from scrapy_redisq.errors import (
-    ServerBusy,
-    ServerError,
-    ServerUnsuitable,
-    ShardAway,
-    ShardLost,
-)
+from scrapy_redisq.errors import ServerBusy, ServerError, ServerUnsuitable, ShardAway, ShardLost
 from scrapy_redisq.frontier.names import key_prefix, meta_key
 from scrapy_redisq.pipelines import RedisPipeline
 from scrapy_redisq.server.connection import open_server
@@ -40,6 +35,13 @@ from tests.harness.in_loop import in_a_loop
 from tests.harness.pipelines import opened as opened_pipeline
 
 URLS = [f"https://{host}.example/{page}" for host in "abcdefgh" for page in range(3)]
+
+
+def clients(cluster: Cluster) -> Iterator[redis.Redis]:
+    """One of each node."""
+    for server in cluster.servers:
+        with server.client() as client:
+            yield client
 
 
 @pytest.fixture
@@ -67,9 +69,7 @@ def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) 
     assert [(one["frontier"], one["queued"]) for one in told] == [
         (each, len(URLS)) for each in names
     ]
-    for server in cluster.servers:
-        with server.client() as client:
-            assert client.dbsize() > 0
+    assert all(client.dbsize() > 0 for client in clients(cluster))
     slots = json.loads(f"[{','.join(at_cluster('slots', name, '--json').out.splitlines())}]")
     assert {slot["slot"] for slot in slots} == {f"{host}.example" for host in "abcdefgh"}
     with Frontier.from_url(cluster.url, name) as frontier:
@@ -86,9 +86,7 @@ def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) 
     assert json.loads(at_cluster("status", name, "--json").out)["dropped"] == len(URLS)
     for each in names:
         assert at_cluster("reset", each, "--yes").code == 0
-    for server in cluster.servers:
-        with server.client() as client:
-            assert client.keys() == []
+    assert not any(client.keys() for client in clients(cluster))
 
 
 def test_migrate_to_a_cluster(
@@ -132,9 +130,7 @@ def test_a_reset_of_what_a_cluster_has_left(at_cluster: Redisq, cluster: Cluster
         assert (ran.code, ran.out) == (1, "")
         assert "shard 0 has lost" in ran.err and "--yes" in ran.err
     assert at_cluster("reset", "books", "--yes") == (0, "books: deleted\n", "")
-    for server in cluster.servers:
-        with server.client() as client:
-            assert client.keys() == []
+    assert not any(client.keys() for client in clients(cluster))
     assert at_cluster("reset", "books", "--yes").out == "books: there is no such frontier\n"
     assert at_cluster("push", "books", *URLS, REDISQ_SHARDS=5).code == 0
 
@@ -167,14 +163,12 @@ def test_a_young_run_of_a_server_without_a_log(cluster: Cluster) -> None:
     with pytest.raises(ShardLost):
         asyncio.run(join())
     try:
-        for server in cluster.servers:
-            with server.client() as client:
-                client.config_set("appendonly", "yes")
+        for client in clients(cluster):
+            client.config_set("appendonly", "yes")
         assert asyncio.run(join()) != run
     finally:
-        for server in cluster.servers:
-            with server.client() as client:
-                client.config_set("appendonly", "no")
+        for client in clients(cluster):
+            client.config_set("appendonly", "no")
 
 
 @pytest.mark.parametrize("which", ["first", "other"])
@@ -293,11 +287,8 @@ def test_a_cluster_out_of_order() -> None:
 
 def test_a_user_who_may_not_ask_for_the_map(cluster: Cluster) -> None:
     """At once, with what to allow."""
-    for server in cluster.servers:
-        with server.client() as client:
-            client.acl_setuser(
-                "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-cluster"]
-            )
+    for client in clients(cluster):
+        client.execute_command("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+@all", "-cluster")
     said = refused(cluster.url.replace("://", "://bob:pw@"))
     assert "ACL SETUSER" in said and "+cluster|slots" in said and "+cluster|info" in said
 
@@ -305,9 +296,8 @@ def test_a_user_who_may_not_ask_for_the_map(cluster: Cluster) -> None:
 def test_the_rights_that_the_readme_names_suffice(cluster: Cluster) -> None:
     """For a frontier on all masters, also while one of its slots is on its way."""
     rights = [*acl(), "+cluster|info", "+cluster|slots"]
-    for server in cluster.servers:
-        with server.client() as client:
-            client.execute_command("ACL", "SETUSER", *rights)
+    for client in clients(cluster):
+        client.execute_command("ACL", "SETUSER", *rights)
     slot = key_slot(meta_key("books", 0).encode())
     target = next(server for server in cluster.servers if server is not cluster.master_of(slot))
     with Frontier.from_url(cluster.url.replace("://", "://crawler:PASSWORD@"), "books") as frontier:
@@ -319,13 +309,8 @@ def test_the_rights_that_the_readme_names_suffice(cluster: Cluster) -> None:
         cluster.end_move(slot, source, target)
         assert frontier.status()["queued"] == len(URLS)
         frontier.reset()
-    denied: set[str] = set()
-    for server in cluster.servers:
-        with server.client() as client:
-            denied |= {
-                entry["object"] for entry in client.acl_log() if entry["username"] == "crawler"
-            }
-    assert not denied
+    entries = [entry for client in clients(cluster) for entry in client.acl_log()]
+    assert [entry["object"] for entry in entries if entry["username"] == "crawler"] == []
 
 
 def test_each_master_is_checked(caplog: pytest.LogCaptureFixture, cluster: Cluster) -> None:

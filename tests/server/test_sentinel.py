@@ -242,13 +242,10 @@ def finder_at(*ports: int) -> contextlib.closing[Finder]:
 
 
 def view(
-    sentinel: str,
-    primary: Place = FIRST,
-    epoch: int = 1,
-    voters: int = 3,
-    others: dict[str, Place] | None = None,
+    sentinel: str, primary: Place = FIRST, epoch: int = 1, others: dict[str, Place] | None = None
 ) -> View:
-    return View(sentinel, primary, epoch, False, others or {}, voters, 0)
+    """Of one of three Sentinels."""
+    return View(sentinel, primary, epoch, False, others or {}, 3, 0)
 
 
 def test_a_majority_that_has_not_heard_of_a_failover(
