@@ -17,14 +17,7 @@ from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.ops.autoscale import (
-    Bounds,
-    CrawlCommand,
-    Fleet,
-    Load,
-    Machine,
-    Process,
-)
+from scrapy_redisq.ops.autoscale import Bounds, CrawlCommand, Fleet, Load, Machine, Process
 from scrapy_redisq.ops.autoscale.machine import exists, processors, resident
 from tests.harness.command import Redisq, at
 from tests.harness.crawl import PROJECT

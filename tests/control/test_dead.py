@@ -48,30 +48,22 @@ def test_list(redisq: Redisq, letters: list[str]) -> None:
 
 def test_json(redisq: Redisq, frontier: Frontier) -> None:
     """All of a letter in JSON, whatever types its request holds; all letters by default."""
-    frontier.push(
-        [
-            {
-                "url": "https://a.example/",
-                "method": "POST",
-                "body": "ü",
-                "headers": {"X": "1"},
-                "meta": {
-                    **{"f": float("inf"), "b": b"\xff", "t": (1, 2), "k": {4: 5}},
-                    **{"s": {"b", "a", 1, (2, "x")}, "n": 10**5_000},
-                },
-            }
-        ]
-    )
+    request = {
+        **{"url": "https://a.example/", "method": "POST", "body": "ü", "headers": {"X": "1"}},
+        "meta": {
+            **{"f": float("inf"), "b": b"\xff", "t": (1, 2), "k": {4: 5}},
+            **{"s": {"b", "a", 1, (2, "x")}, "n": 10**5_000},
+        },
+    }
+    frontier.push([request])
     Member(frontier).end_all("dead", "download", "gone")
     (line,) = redisq("dead", "list", "books", "--json").out.splitlines()
     letter = json.loads(line, parse_constant=pytest.fail)
     assert (letter["id"], letter["reason"], letter["detail"]) == ("0-1", "download", "gone")
     assert (letter["slot"], letter["priority"], letter["deliveries"]) == ("a.example", 0, 0)
     assert letter["request"] == {
+        **request,
         "class": "Request",
-        "url": "https://a.example/",
-        "method": "POST",
-        "body": "ü",
         "headers": {"X": ["1"]},
         "meta": {
             **{"f": "inf", "b": "\\xff", "t": [1, 2], "k": {"4": 5}},

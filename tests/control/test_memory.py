@@ -6,6 +6,7 @@ import re
 from importlib import resources
 
 import pytest
+import redis
 from msgspec.structs import replace
 
 from lab.servers import RedisServer
@@ -21,13 +22,12 @@ CONFIG = replace(EXACT, capacity=1_000)
 
 
 @pytest.mark.servers("ends")
-def test_parts(each_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts(
+    each_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Together they take about what all keys take, asked one by one; of a server with too many keys
     nothing is told."""
-    with (
-        each_server.client() as client,
-        Frontier.from_url(each_server.url, NAME, config=CONFIG) as f,
-    ):
+    with Frontier.from_url(each_server.url, NAME, config=CONFIG) as f:
         with pytest.raises(FrontierError, match="no frontier"):
             f.memory()
         hosts = {f"h{k}.example": 100 if k < 3 else 1 for k in range(300)}
@@ -52,17 +52,14 @@ def test_parts(each_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("right", ["memory", "scan"])
-def test_who_may_not_ask(each_server: RedisServer, right: str) -> None:
+def test_who_may_not_ask(each_server: RedisServer, client: redis.Redis, right: str) -> None:
     """He is told what he lacks, and all that is known without it."""
-    with each_server.client() as client:
-        client.execute_command(
-            *("ACL", "SETUSER", "blind", "on", ">x", "~*", "&*", "+@all", f"-{right}")
-        )
-        url = each_server.url.replace("://", "://blind:x@")
-        with Frontier.from_url(url, NAME) as frontier:
-            frontier.push(["https://a.example/"])
-            told = frontier.memory()
-        client.execute_command("ACL", "DELUSER", "blind")
+    rights = ["on", ">x", "~*", "&*", "+@all", f"-{right}"]
+    client.execute_command("ACL", "SETUSER", "blind", *rights)
+    with Frontier.from_url(each_server.url.replace("://", "://blind:x@"), NAME) as frontier:
+        frontier.push(["https://a.example/"])
+        told = frontier.memory()
+    client.execute_command("ACL", "DELUSER", "blind")
     assert f"+{right}" in told["problem"]
     assert (told["parts"], told["bytes"], told["bytes_per_url"]) == (None, None, None)
     assert told["used_bytes"] > 0
@@ -84,7 +81,6 @@ def test_forecast() -> None:
 
 def test_each_key_has_its_part() -> None:
     """The parts name the keys that the Lua documents, and those of the history."""
-
     lua = resources.files("scrapy_redisq.frontier") / "lua" / "shared" / "keys.lua"
     documented = re.findall(
         r"^--   ([a-z_]+)[\w:.]* +(?:hash|zset|list|set|string|the)\b", lua.read_text("utf-8"), re.M

@@ -182,10 +182,7 @@ def test_redis_is_away(frontier: Frontier, redis_server: RedisServer) -> None:
     cannot be read does not hide the others."""
     frontier.push(some_urls(1))
     frontier.client.set("redisq:{broken:0}:meta", "no hash")
-    with (
-        Proxy(redis_server.port) as proxy,
-        exporter(redis_server.url_through(proxy.port)) as get,
-    ):
+    with Proxy(redis_server.port) as proxy, exporter(redis_server.url_through(proxy.port)) as get:
         found = values(get("/metrics")[1])
         assert found["redisq_up"] == found["redisq_crawl_up{crawl=books}"] == 1
         assert found["redisq_crawl_up{crawl=broken}"] == 0

@@ -13,17 +13,15 @@ import redis
 from scrapy import Spider
 from scrapy.settings import Settings
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer, full, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.names import key_prefix
-from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.worker import report
 from scrapy_redisq.worker.origin import digest_of, release_of
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, together, wait_until_joined
-from tests.harness.worker import EXACT, NAME, Worker
+from tests.harness.worker import EXACT, NAME, Worker, die
 
 REPORT = {
     "pages_per_minute": 12.5,
@@ -62,11 +60,8 @@ def test_told(client: redis.Redis, frontier: Frontier) -> None:
     assert frontier.tell("quiet", [first.id, dead.id, "nobody"]) == 1
     assert [exchange(first), exchange(second), exchange(first)] == ["quiet", "", "quiet"]
     assert frontier.tell("stop", [first.id]) == 1
-    client.config_set("maxmemory", 1)
-    try:
+    with full(client):
         assert frontier.tell("work") == 1, "also beside a full Redis"
-    finally:
-        client.config_set("maxmemory", 0)
     assert [exchange(first), exchange(second)] == ["stop", "work"]
     assert frontier.tell("work", []) == 0
     assert not client.exists(key(dead).replace(dead.id, "nobody"))
@@ -89,8 +84,7 @@ def test_told_while_taken_for_dead(client: redis.Redis, frontier: Frontier, leas
     while worker.claim(100):
         pass
     assert frontier.tell("stop", [worker.id]) == 1
-    client.zadd(f"{key_prefix(NAME, 0)}workers", {worker.id: 1})
-    execute(client, calls.reap(NAME, 0, worker.joined.run, 5, 100))
+    die(client, worker)
     assert frontier.tell("work", [worker.id]) == 0, "nobody of that name is there"
     former = key(worker)
     assert leases or 0 < client.pttl(former) <= 86_400_000
@@ -126,8 +120,7 @@ def test_stats_are_added_up(client: redis.Redis, frontier: Frontier) -> None:
         worker.exchange()
     expected = {"a": 4, "b/max": 5, "c_min": -2}
     assert frontier.status()["stats"] == expected
-    client.zadd(f"{key_prefix(NAME, 0)}workers", {first.id: 1})
-    execute(client, calls.reap(NAME, 0, first.joined.run, 5, 100))
+    die(client, first)
     first.sessions[0].outgoing.tally["stat:a"] -= 1
     first.exchange()
     assert first.rejoins == 1
@@ -138,9 +131,7 @@ def test_stats_are_added_up(client: redis.Redis, frontier: Frontier) -> None:
     worker = Worker(client, NAME, EXACT)
     worker.sessions[0].outgoing.tally["stat:both"] += 7
     worker.exchange(lose="reply")
-    client.zadd(f"{key_prefix(NAME, 0)}workers", {worker.id: 1})
-    client.delete(f"{key_prefix(NAME, 0)}reaped")
-    execute(client, calls.reap(NAME, 0, worker.joined.run, 5, 100))
+    die(client, worker)
     worker.exchange()
     worker.exchange()
     assert (worker.rejoins, frontier.status()["stats"]["both"]) == (1, 7)

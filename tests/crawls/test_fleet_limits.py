@@ -54,11 +54,7 @@ SCRAPYS: dict[str, Any] = {
         "b.example": {"concurrency": 1, "jitter": 0.1},
     },
 }
-OWN = {
-    "*": {"rate": "1/s"},
-    "a.example": {"concurrency": 9},
-    "b.example": {"concurrency": 2},
-}
+OWN = {"*": {"rate": "1/s"}, "a.example": {"concurrency": 9}, "b.example": {"concurrency": 2}}
 
 
 def limits(given: dict[str, Any], spider: object = None) -> dict[str, SlotLimit]:
@@ -246,10 +242,7 @@ def test_delays_are_those_of_scrapys_autothrottle(
     member: Callable[..., Worker], client: redis.Redis, terms: Throttle
 ) -> None:
     """After any latencies and statuses, reported by several workers, one by one or together."""
-    given = {
-        "AUTOTHROTTLE_ENABLED": True,
-        "AUTOTHROTTLE_TARGET_CONCURRENCY": terms.target,
-    }
+    given = {"AUTOTHROTTLE_ENABLED": True, "AUTOTHROTTLE_TARGET_CONCURRENCY": terms.target}
     scrapys = AutoThrottle(Crawler(Spider, Settings(given)))
     scrapys.mindelay, scrapys.maxdelay = terms.least, terms.most
     slot = Slot(8, terms.start, 0.0)

@@ -6,7 +6,6 @@ out. Commands of ``scrapy`` are forked from a process that has imported it.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shlex
@@ -24,6 +23,7 @@ from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from tests.docs.test_readme import ENVIRONMENT, blocks, check_fields
 from tests.harness.command import run_well
+from tests.harness.crawl import gaps
 
 SETTINGS = "shop/settings.py"
 
@@ -195,8 +195,7 @@ def test_fleet(reader: Reader) -> None:
             command = reader.next(rf".* {expected} books.*")
             reader.run(command.replace("books.toscrape.com", "127.0.0.1"))
         assert [worker.wait(100) for worker in workers] == [0, 0]
-        gaps = [after - before for before, after in itertools.pairwise(politely)]
-        assert min(gaps) > 0.4
+        assert min(gaps(politely)) > 0.4
         crawled = len(site.hits)
         assert reader.crawl(reader.next(r"cd host2 && scrapy crawl books"), site.url).wait(100) == 0
         assert len(site.hits) == crawled >= 25

@@ -47,11 +47,7 @@ def execute(engine: sqlalchemy.Engine, *statements: str) -> None:
 
 def utc(moment: datetime) -> datetime:
     """As it reads in UTC, whether the database gives its time zone back or not."""
-    return (
-        moment.replace(tzinfo=None)
-        if moment.tzinfo is None
-        else (moment.astimezone(timezone.utc).replace(tzinfo=None))
-    )
+    return (moment.astimezone(timezone.utc) if moment.tzinfo else moment).replace(tzinfo=None)
 
 
 class Colour(enum.Enum):
@@ -158,7 +154,6 @@ class Book:
 
 
 BOOKS: dict[str, Any] = {"table": "books", "key": ["url"]}
-
 
 DICT: dict[str, Any] = {
     "dict": {"table": "items", "key": ["url"], "columns": {"url": "str", "price": "decimal"}}

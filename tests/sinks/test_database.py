@@ -21,6 +21,7 @@ from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from tests.harness.crawl import Run, status_of
 from tests.harness.in_loop import in_a_loop
 from tests.harness.pipelines import opened
+from tests.sinks.tables import table_of, url_column
 
 
 @dataclass
@@ -38,13 +39,7 @@ class Page:
     url: str
 
 
-METADATA = sqlalchemy.MetaData()
-sqlalchemy.Table(
-    "book",
-    METADATA,
-    sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
-    sqlalchemy.Column("title", sqlalchemy.String(100)),
-)
+METADATA = table_of(url_column(), sqlalchemy.Column("title", sqlalchemy.String(100)), name="book")
 TABLE = "CREATE TABLE book (url VARCHAR(100) PRIMARY KEY, title VARCHAR(100))"
 
 
@@ -83,13 +78,11 @@ class Numbered:
     stock: int | None = None
 
 
-NUMBERED = sqlalchemy.MetaData()
-sqlalchemy.Table(
-    "numbered",
-    NUMBERED,
+NUMBERED = table_of(
     sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True),
     sqlalchemy.Column("url", sqlalchemy.String(100), unique=True),
     sqlalchemy.Column("stock", sqlalchemy.Integer, nullable=False, server_default="7"),
+    name="numbered",
 )
 
 
@@ -118,13 +111,11 @@ class Alone:
 
 sqlalchemy.Table("alone", NUMBERED, sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True))
 
-DEFAULTS = sqlalchemy.MetaData()
-sqlalchemy.Table(
-    "defaults",
-    DEFAULTS,
-    sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
+DEFAULTS = table_of(
+    url_column(),
     sqlalchemy.Column("stock", sqlalchemy.Integer, server_default="7"),
     sqlalchemy.Column("twice", sqlalchemy.Integer, sqlalchemy.Computed("2 * stock")),
+    name="defaults",
 )
 
 

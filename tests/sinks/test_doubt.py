@@ -22,6 +22,7 @@ from scrapy_redisq.pipelines.database import engine
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from tests.harness.in_loop import in_a_loop, results, until
 from tests.harness.pipelines import in_a_crawl, opened
+from tests.sinks.tables import table_of, url_column
 
 
 @dataclass
@@ -32,15 +33,12 @@ class Book:
     stock: int = 1
 
 
-METADATA = sqlalchemy.MetaData()
-sqlalchemy.Table(
-    "book",
-    METADATA,
-    sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
+METADATA = table_of(
+    url_column(),
     sqlalchemy.Column("stock", sqlalchemy.Integer),
     sqlalchemy.Column("state", sqlalchemy.String(10), nullable=False, default="new"),
+    name="book",
 )
-
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -71,10 +71,7 @@ def other_columns() -> list[sqlalchemy.Column[Any]]:
             [*other_columns(), sqlalchemy.Column("sum", sqlalchemy.Integer, nullable=False)],
             "column 'sum' is NOT NULL and no field fills it",
         ),
-        (
-            [sqlalchemy.Column("url", sqlalchemy.Text), *other_columns()[1:]],
-            "no key: name one",
-        ),
+        ([sqlalchemy.Column("url", sqlalchemy.Text), *other_columns()[1:]], "no key: name one"),
     ],
 )
 def test_a_class_that_does_not_fit_the_projects_table_is_told(

@@ -16,7 +16,7 @@ import pytest
 import scrapy
 from scrapy.crawler import Crawler
 
-from lab.servers import RedisServer, any_server, free_port
+from lab.servers import RedisServer, any_server, free_port, full
 from scrapy_redisq.errors import (
     BatchTooLarge,
     RedisqError,
@@ -127,9 +127,7 @@ async def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None
             pass
     with redis_server.client() as client:
         client.delete(KEY)
-    async with opened(
-        RedisPipeline, REDISQ_URL=redis_server.url, REDISQ_ITEMS_TYPE=kind
-    ) as pipeline:
+    async with opened(RedisPipeline, **given) as pipeline:
         with redis_server.client() as client:
             client.set("other:items", "x")
         rows = [pipeline.row({"n": 1}, "k")]
@@ -169,13 +167,11 @@ async def test_a_server_that_is_full_or_away(own_server: RedisServer) -> None:
     been restarted. No item is in the error, and no password."""
     async with opened(RedisPipeline, REDISQ_URL=own_server.url) as pipeline:
         rows = [pipeline.row({"n": n, "body": "treasure"}, "k") for n in range(3)]
-        with own_server.client() as client:
-            client.config_set("maxmemory", 1)
+        with own_server.client() as client, full(client):
             with pytest.raises(SinkUnavailable, match="memory") as caught:
                 await pipeline.write(rows)
             assert "treasure" not in str(caught.value)
             assert client.exists(KEY) == 0
-            client.config_set("maxmemory", 0)
         await pipeline.write(rows[:2])
         own_server.kill()
         with pytest.raises(SinkUnavailable) as caught:

@@ -190,14 +190,12 @@ def test_hostile_names_are_kept_exactly(engine: sqlalchemy.Engine) -> None:
 def test_names_that_differ_in_case_alone(engine: sqlalchemy.Engine) -> None:
     """PostgreSQL tells them apart; SQLite and MariaDB do not, and the error says so."""
     options = {"table": "t", "columns": {"url": "str", "Url": "str"}}
+    tables = Tables({"dict": options}, None, engine.dialect)
     if engine.dialect.name == "postgresql":
-        record = store(
-            engine, Tables({"dict": options}, None, engine.dialect), {"url": "1", "Url": "2"}
-        )
+        record = store(engine, tables, {"url": "1", "Url": "2"})
         (row,) = rows(engine, record.target.table)
         assert (row["url"], row["Url"]) == ("1", "2")
         return
-    tables = Tables({"dict": options}, None, engine.dialect)
     with pytest.raises(sqlalchemy.exc.OperationalError, match=r"(?i)duplicate column"):
         tables.prepare(engine.begin)
 

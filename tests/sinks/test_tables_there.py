@@ -12,14 +12,7 @@ from lab.databases import Database
 from scrapy_redisq.errors import RowRefused, SinkMismatch
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
-from tests.sinks.tables import (
-    BOOKS,
-    EVERYTHING,
-    KEY,
-    Book,
-    execute,
-    store,
-)
+from tests.sinks.tables import BOOKS, EVERYTHING, KEY, Book, execute, store
 
 
 def listed_books() -> sqlalchemy.MetaData:

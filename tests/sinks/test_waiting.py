@@ -13,12 +13,7 @@ import pytest
 from scrapy import Request
 
 from scrapy_redisq._scrapy.output import current_item
-from scrapy_redisq.errors import (
-    BatchTooLarge,
-    SettingError,
-    SinkUnavailable,
-    WriteFailed,
-)
+from scrapy_redisq.errors import BatchTooLarge, SettingError, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines import batch, doubt, writer
 from scrapy_redisq.pipelines.batch import BatchPipeline, ItemReturned, Row
 from scrapy_redisq.scheduler import Scheduler

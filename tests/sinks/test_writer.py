@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import logging
 import sys
@@ -13,16 +12,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from lab.databases import (
-    PASSWORD,
-    Database,
-    SQLiteDatabase,
-)
+from lab.databases import PASSWORD, Database, SQLiteDatabase
 from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.upsert import Record, Target, write
-
-UTC = datetime.timezone.utc
 
 
 def _url(database: Database) -> str:

@@ -59,11 +59,8 @@ class Net:
             self.now += self.slow
             return redis.ConnectionError("away")
         if step.quick:
-            return (
-                [b"PONG", self.replicated]
-                if "PING" in step.commands[0]
-                else [self.state, self.seen]
-            )
+            is_ping = "PING" in step.commands[0]
+            return [b"PONG", self.replicated] if is_ping else [self.state, self.seen]
         return [self.answers.pop(0) if self.answers else b"done"] * len(step.commands)
 
     def send(self, key: str = KEY, **options: Any) -> Any:
