@@ -19,14 +19,9 @@ from scrapy.settings import Settings
 
 from lab.cluster import KINDS as CLUSTER_KINDS
 from lab.cluster import Cluster
-from lab.databases import (
-    Database,
-    MariaServer,
-    PostgresServer,
-    SQLiteDatabase,
-    mariadb_binaries,
-    postgres_binaries,
-)
+from lab.databases.database import Database, SQLiteDatabase
+from lab.databases.mariadb import MariaServer, mariadb_binaries
+from lab.databases.postgres import PostgresServer, postgres_binaries
 from lab.servers import RedisServer, any_server, binaries
 from lab.session import SHARED
 from scrapy_redisq.commands.main import main

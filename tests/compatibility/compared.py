@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import scrapy
-from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 from scrapy.exceptions import NotConfigured
 
 from lab.site import Answer, Hit, Site
@@ -60,8 +59,7 @@ class Compared(scrapy.Spider):
 
     def parse(self, response: Any, **kwargs: Any) -> Any:
         yield {"url": response.url, "text": response.text}
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href)
+        yield from response.follow_all(css="a")
 
 
 class Gate:
@@ -82,18 +80,6 @@ class Gate:
             await asyncio.sleep(0.01)
         async for each in start:
             yield each
-
-
-class PatientHandler(HTTP11DownloadHandler):
-    """Closes without Scrapy's own time limit of a second.
-
-    If the crawls beside it keep the event loop for longer than that, its connections are closed
-    and its time is over in one step of the loop, and Scrapy logs an AlreadyCalledError.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._disconnect_timeout = 60
 
 
 class Hosts(Site):

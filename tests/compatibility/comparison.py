@@ -33,7 +33,7 @@ compared there."""
 LIMIT = 200
 """Seconds after which crawls are given up."""
 
-HANDLER = "tests.compatibility.compared.PatientHandler"
+HANDLER = "tests.project.crawls.several.PatientHandler"
 COMMON: dict[str, Any] = {
     "DOWNLOAD_HANDLERS": {"http": HANDLER, "https": HANDLER},
     "SPIDER_MODULES": ["tests.compatibility.spiders"],

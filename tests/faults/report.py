@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import sqlite3
@@ -12,20 +11,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lab.databases import mariadb_binaries, postgres_binaries
+from benchmarks.common import machine
+from lab.databases.mariadb import mariadb_binaries
+from lab.databases.postgres import postgres_binaries
 from lab.servers import binaries
 from tests.faults.rig import FACTS, MOST_LEASES
 from tests.faults.size import SIZES
 
 Record = dict[str, Any]
-
-
-def _machine() -> str:
-    cpu = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    name = cpu[1] if cpu else platform.machine()
-    system = f"{platform.system()} {platform.release()}"
-    return f"{os.cpu_count()} cores ({name}), {memory:.0f} GiB, {system}"
 
 
 def _version_of(binary: Path | str) -> str:
@@ -75,6 +68,7 @@ def _order(fault: str) -> tuple[int, str]:
 def report(records: list[Record], size_name: str) -> str:
     """The page: what was measured, by fault."""
     size = SIZES[size_name]
+    here = "{cores} cores ({cpu}), {memory_gib} GiB, {system}".format(**machine())
     by_fault: dict[str, list[Record]] = {}
     for record in records:
         by_fault.setdefault(record["fault"], []).append(record)
@@ -82,7 +76,7 @@ def report(records: list[Record], size_name: str) -> str:
     lines = [
         "# Faults, and what was left when they were over",
         "",
-        f"Written by `make faults` on {datetime.now(timezone.utc):%Y-%m-%d} on {_machine()}; "
+        f"Written by `make faults` on {datetime.now(timezone.utc):%Y-%m-%d} on {here}; "
         f"{_versions()}.",
         "",
         f"Unless a fault asks for other sizes, a run has a site of {size.pages:,} pages, each "

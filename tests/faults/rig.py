@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.cluster import Cluster
-from lab.databases import Database
+from lab.databases.database import Database
 from lab.proxy import Proxy
 from lab.sentinels import Sentinels
 from lab.servers import RedisServer, any_server, wait_until
@@ -164,12 +164,10 @@ class Rig:
         self._stack.callback(server.close)
         return server
 
-    def proxy(self, server: RedisServer | None = None) -> Proxy:
+    def proxy(self) -> Proxy:
         """A proxy in front of the server; workers use it when they are given its URL."""
-        server = server or self.server
-        assert isinstance(server, RedisServer)
-        proxy = Proxy(server.port, seed=self._seed)
-        return self._stack.enter_context(proxy)
+        assert isinstance(self.server, RedisServer)
+        return self._stack.enter_context(Proxy(self.server.port, seed=self._seed))
 
     # Workers
 

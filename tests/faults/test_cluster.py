@@ -6,6 +6,7 @@ The pages lie on many hosts, with links across them, so that each shard has its 
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 from redis.crc import key_slot
@@ -46,12 +47,6 @@ def set_up(
     )
     assert isinstance(rig.server, Cluster)
     return rig.server
-
-
-def refetched_since(rig: Rig, hits: int) -> int:
-    """The most pages that may be fetched again: what was held, and what was begun since ``hits``,
-    of which the end may be lost."""
-    return rig.size.workers * MOST_LEASES + len(rig.site.hits) - hits
 
 
 def assert_quiet_about(rig: Rig, most: int) -> None:
@@ -117,22 +112,33 @@ def test_f53_planned_failover(rig: Rig, kind: str) -> None:
     assert_quiet_about(rig, 1)
 
 
+Change = Callable[[RedisServer], object]
+KILLED: tuple[Change, Change] = (RedisServer.kill, RedisServer.start)
+STOPPED: tuple[Change, Change] = (
+    lambda master: master.signal(signal.SIGSTOP),
+    lambda master: master.signal(signal.SIGCONT),
+)
+"""How a master goes away, and comes back."""
+
+
 def assert_survived_without(
-    rig: Rig, cluster: Cluster, masters: list[RedisServer], *, stopped: bool
+    rig: Rig, cluster: Cluster, masters: list[RedisServer], change: tuple[Change, Change]
 ) -> None:
-    """Kill masters, or stop them until their replicas have taken over; they come back later."""
+    """Masters go away until their replicas have taken over, and come back later."""
+    go, come_back = change
     rig.under_way(0.3)
     replicas = [cluster.replica_of(master) for master in masters]
     hits = len(rig.site.hits)
     for master in masters:
-        master.signal(signal.SIGSTOP) if stopped else master.kill()
+        go(master)
     for replica in replicas:
         cluster.wait_for_master(replica)
     rig.measured["seconds"] = rig.wait_for_flow(20)
-    allowed = refetched_since(rig, hits)
+    # What was held, and what was begun since, of which the end may be lost.
+    allowed = rig.size.workers * MOST_LEASES + len(rig.site.hits) - hits
     rig.wait_for_pages(0.7)
     for master in masters:
-        master.signal(signal.SIGCONT) if stopped else master.start()
+        come_back(master)
     rig.finish()
     cluster.wait_until_in_order()
     assert_survived(rig, refetch=allowed)
@@ -145,14 +151,15 @@ def assert_survived_without(
 def test_f54_master_gone(rig: Rig, stopped: bool, shards: int) -> None:
     """A master is killed, or does not answer; its replica takes over, and it comes back as one."""
     cluster = set_up(rig, REDISQ_SHARDS=shards)
-    assert_survived_without(rig, cluster, [cluster.master_of(slot_of())], stopped=stopped)
+    change = STOPPED if stopped else KILLED
+    assert_survived_without(rig, cluster, [cluster.master_of(slot_of())], change)
     assert_quiet_about(rig, 2)
 
 
 def test_f55_two_masters_gone(rig: Rig) -> None:
     """Two of five masters are killed at once."""
     cluster = set_up(rig, masters=5)
-    assert_survived_without(rig, cluster, cluster.masters()[:2], stopped=False)
+    assert_survived_without(rig, cluster, cluster.masters()[:2], KILLED)
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -198,19 +205,8 @@ def test_f58_cut_off_from_the_others(rig: Rig, shards: int) -> None:
     over. Nobody has finished on the dead branch, and it comes back as a replica."""
     local = ("--enable-debug-command", "local")
     cluster = set_up(rig, kind="valkey-9", options=local, REDISQ_SHARDS=shards)
-    rig.under_way(0.3)
-    master = cluster.master_of(slot_of())
-    replica = cluster.replica_of(master)
-    hits = len(rig.site.hits)
-    cluster.cut_off(master)
-    cluster.wait_for_master(replica)
-    rig.measured["seconds"] = rig.wait_for_flow(20)
-    allowed = refetched_since(rig, hits)
-    rig.wait_for_pages(0.7)
-    cluster.cut_off(master, False)
-    rig.finish()
-    cluster.wait_until_in_order()
-    assert_survived(rig, refetch=allowed)
+    change = cluster.cut_off, lambda master: cluster.cut_off(master, False)
+    assert_survived_without(rig, cluster, [cluster.master_of(slot_of())], change)
 
 
 def test_f59_cut_off_from_workers(rig: Rig) -> None:

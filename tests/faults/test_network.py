@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from lab.sentinels import in_step
 from lab.servers import RedisServer, wait_until
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, Rig
@@ -75,9 +76,7 @@ def replica_of(rig: Rig) -> RedisServer:
     replica = rig.start_server("redis-7")
     with replica.client() as client:
         client.replicaof("127.0.0.1", rig.server.port)
-        wait_until(
-            lambda: client.info("replication").get("master_link_status") == "up", 20, "in step"
-        )
+    wait_until(lambda: in_step(replica), 20, "in step")
     return replica
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -17,17 +15,13 @@ import pytest
 from lab.servers import RedisServer, wait_until
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, PASSWORD, Rig
-from tests.harness.crawl import several
+from tests.harness.crawl import gaps, several
 
 
 def seldom(rig: Rig, text: str, seconds: float) -> bool:
     """Every worker warned of ``text``, and never twice within ``seconds``."""
     times = [rig.warnings(worker, text) for worker in rig.workers]
-    return all(times) and all(
-        later - earlier >= seconds
-        for of_one in times
-        for earlier, later in itertools.pairwise(of_one)
-    )
+    return all(times) and all(gap >= seconds for of_one in times for gap in gaps(of_one))
 
 
 def test_f10_restart(rig: Rig) -> None:
@@ -216,20 +210,17 @@ def test_f20_full_memory(rig: Rig, kind: str) -> None:
     assert seldom(rig, "maxmemory", 30)
 
 
-def kill_clients(rig: Rig) -> Callable[[], object]:
+def test_f26_clients_killed(rig: Rig) -> None:
+    """CLIENT KILL every second."""
+    rig.set_up(server="redis-6", delay=rig.size.pick(0.4, 0.06))
+    rig.fleet()
+
     def kill() -> None:
         with rig.server.client() as client:
             for kind in ("normal", "pubsub"):
                 client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
-    return kill
-
-
-def test_f26_clients_killed(rig: Rig) -> None:
-    """CLIENT KILL every second."""
-    rig.set_up(server="redis-6", delay=rig.size.pick(0.4, 0.06))
-    rig.fleet()
-    times = rig.repeat(kill_clients(rig), every=rig.size.pick(0.3, 1), seconds=rig.size.pick(4, 30))
+    times = rig.repeat(kill, every=rig.size.pick(0.3, 1), seconds=rig.size.pick(4, 30))
     assert times >= rig.size.pick(4, 25)
     rig.finish()
     assert_survived(rig, refetch=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from lab.servers import wait_until
 from lab.site import Answer
 from tests.faults.oracle import assert_quiet, assert_survived, starved
 from tests.faults.rig import MOST_LEASES, Rig
-from tests.harness.crawl import constants
+from tests.harness.crawl import constants, gaps
 
 
 def chained(pages: int, chains: int, delay: float, failing: bool) -> Callable[[str], Answer | None]:
@@ -107,9 +106,7 @@ def too_soon(rig: Rig, interval: float) -> int:
     fetched: dict[str, list[float]] = {}
     for hit in rig.site.hits:
         fetched.setdefault(hit.path, []).append(hit.at)
-    return sum(
-        b - a < interval for at in fetched.values() for a, b in itertools.pairwise(sorted(at))
-    )
+    return sum(gap < interval for at in fetched.values() for gap in gaps(sorted(at)))
 
 
 def assert_explained(rig: Rig, again: int, lost: int) -> None:

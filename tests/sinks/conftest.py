@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 import pytest
 import sqlalchemy
 
-from lab.databases import Database
+from lab.databases.database import Database
 from lab.servers import free_port
 from scrapy_redisq.pipelines import doubt, writer
 

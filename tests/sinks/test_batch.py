@@ -10,7 +10,7 @@ from typing import Any
 
 import scrapy
 
-from lab.databases import SQLiteDatabase
+from lab.databases.database import SQLiteDatabase
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
 from tests.harness.command import Redisq

@@ -13,7 +13,8 @@ import pytest
 import scrapy
 import sqlalchemy
 
-from lab.databases import Database, MariaServer, SQLiteDatabase
+from lab.databases.database import Database, SQLiteDatabase
+from lab.databases.mariadb import MariaServer
 from lab.servers import RedisServer, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable, WriteFailed

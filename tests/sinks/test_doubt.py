@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from lab.databases import Database, PostgresServer
+from lab.databases.database import Database
+from lab.databases.postgres import PostgresServer
 from scrapy_redisq.errors import SinkUnavailable
 from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.pipelines.batch import ItemRefused

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from lab.databases import PgBouncer, PostgresServer, pgbouncer_binary
+from lab.databases.postgres import PgBouncer, PostgresServer, pgbouncer_binary
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.upsert import Record, Target, write
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 import sqlalchemy
 
-from lab.databases import Database
+from lab.databases.database import Database
 from scrapy_redisq.errors import RowRefused, SinkMismatch
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables

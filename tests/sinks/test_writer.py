@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from lab.databases import PASSWORD, Database, SQLiteDatabase
+from lab.databases.database import PASSWORD, Database, SQLiteDatabase
 from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.upsert import Record, Target, write

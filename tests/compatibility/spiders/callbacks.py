@@ -131,8 +131,7 @@ class Observed(Compared):
         if response.url.endswith("/raises"):
             raise LookupError("dealt with by a spider middleware")
         yield {"url": response.url, "of_start": response.meta.get("of_start", False)}
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href)
+        yield from response.follow_all(css="a")
 
 
 class Rules(Compared, CrawlSpider):

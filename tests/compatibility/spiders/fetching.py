@@ -196,8 +196,7 @@ class Unavailable(Compared):
 
     def parse(self, response):
         yield {"url": response.url}
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href)
+        yield from response.follow_all(css="a")
 
 
 class Intervene:

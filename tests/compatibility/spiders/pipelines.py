@@ -25,12 +25,8 @@ class Files(Compared):
     }
 
     def parse(self, response):
-        yield {
-            "url": response.url,
-            "file_urls": [f"{self.site}/{name}.txt" for name in "abd"],
-        }
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href)
+        yield {"url": response.url, "file_urls": [f"{self.site}/{name}.txt" for name in "abd"]}
+        yield from response.follow_all(css="a")
 
     def shown(self, item):
         return {**item, "files": sorted((file["url"], file["status"]) for file in item["files"])}
@@ -63,6 +59,4 @@ class Feeds(Compared):
 
     name = "feeds"
     pages = {"/": links("/1", "/2"), "/1": "one", "/2": "two"}
-    custom_settings = {
-        "FEEDS": {"%(folder)s/%(name)s-%(worker)s.jsonl": {"format": "jsonlines"}},
-    }
+    custom_settings = {"FEEDS": {"%(folder)s/%(name)s-%(worker)s.jsonl": {"format": "jsonlines"}}}

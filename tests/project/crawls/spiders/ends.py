@@ -193,10 +193,7 @@ class Relayed(Follow):
     """Its pages fail after they came as responses to other requests."""
 
     name = "relayed"
-    custom_settings = {
-        "DOWNLOADER_MIDDLEWARES": {Relay: 1000},
-        "ITEM_PIPELINES": {NoItems: 1},
-    }
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Relay: 1000}, "ITEM_PIPELINES": {NoItems: 1}}
 
     async def start(self):
         for name in ("raises", "item", "fine", "same/1", "same/2", "same/3"):

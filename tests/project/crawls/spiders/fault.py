@@ -72,8 +72,7 @@ class Stored(Fault):
         for number in range(int(self.facts)):
             yield Fact(page, number)
             reached("yield")
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href)
+        yield from response.follow_all(css="a")
 
 
 class Chains(Fault):
@@ -120,8 +119,8 @@ class InSessions(Fault):
 
     def parse(self, response):
         yield {"url": response.url, "page": response.url.rpartition("/")[2]}
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href, meta=self.meta(response.meta["redisq_session"]))
+        meta = self.meta(response.meta["redisq_session"])
+        yield from response.follow_all(css="a", meta=meta)
 
 
 class Seeds(Fault):

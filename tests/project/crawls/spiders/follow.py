@@ -239,8 +239,7 @@ class Triple(Follow):
     def parse(self, response):
         for number in range(3):
             yield {"url": response.url, "number": number}
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href)
+        yield from response.follow_all(css="a")
 
 
 class Late(Follow):

@@ -1,16 +1,15 @@
 """For Scrapy's tools."""
 
 import asyncio
-import itertools
 import os
 
 import scrapy
 from scrapy.http import TextResponse
 
-from crawls.spiders.follow import Follow
+from crawls.spiders import follow
 
 
-class Contracted(Follow):
+class Contracted(follow.Follow):
     """Has a contract for ``scrapy check``."""
 
     name = "contracted"
@@ -24,7 +23,7 @@ class Contracted(Follow):
         yield {"url": response.url, "pid": os.getpid()}
 
 
-class AnsweredAtOnce(Follow):
+class AnsweredAtOnce(follow.Follow):
     """Twenty pages that `Answers` answers."""
 
     name = "answered_at_once"
@@ -37,14 +36,8 @@ class AnsweredAtOnce(Follow):
         yield {"at_once": int(response.text)}
 
 
-class Proxies:
-    """Chooses a slot for each download, as middlewares of proxies do, and tries again what has
-    failed."""
-
-    numbers = itertools.count()
-
-    def process_request(self, request):
-        request.meta["download_slot"] = f"proxy{next(self.numbers)}"
+class Proxies(follow.Proxies):
+    """Tries again what has failed, too."""
 
     def process_response(self, request, response):
         if response.status < 500:
