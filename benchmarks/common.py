@@ -59,15 +59,13 @@ class Target:
         cls, what: str, value: float, goal: float, *, shown: str = "", unit: str = " x"
     ) -> Target:
         """By default of how many times another figure it is."""
-        measured = shown or f"{value:.2f}{unit}"
-        return cls(what, f"≥ {goal:,g}{unit}", measured, value >= goal)
+        return cls(what, f"≥ {goal:,g}{unit}", shown or f"{value:.2f}{unit}", value >= goal)
 
     @classmethod
     def at_most(
         cls, what: str, value: float, goal: float, *, shown: str = "", unit: str = " x"
     ) -> Target:
-        measured = shown or f"{value:.2f}{unit}"
-        return cls(what, f"≤ {goal:,g}{unit}", measured, value <= goal)
+        return cls(what, f"≤ {goal:,g}{unit}", shown or f"{value:.2f}{unit}", value <= goal)
 
     @classmethod
     def none(cls, what: str, count: float) -> Target:

@@ -17,7 +17,9 @@ from benchmarks.common import Figures, Result, Target, alternating, medians, rat
 from benchmarks.crawls import workers
 from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.workers import REDISQ_BLOOM, DidNotRun
-from lab.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
+from lab.databases.database import Database, SQLiteDatabase
+from lab.databases.mariadb import MariaServer
+from lab.databases.postgres import PostgresServer
 from lab.servers import RedisServer, any_server
 
 DATABASES: dict[str, Callable[[], Database]] = {
@@ -26,9 +28,6 @@ DATABASES: dict[str, Callable[[], Database]] = {
     "PostgreSQL": lambda: PostgresServer("-c", "shared_buffers=128MB", "-c", "autovacuum=on"),
     "MariaDB": lambda: MariaServer("--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"),
 }
-
-FASTER_THAN_USUAL = 10
-OF_CRAWL = 0.9
 
 BATCH = 500
 """Rows of a transaction, batch_rows of DatabasePipeline; and CONCURRENT_ITEMS."""
@@ -96,7 +95,7 @@ def crawl(
         arguments={"items": items, "follow": "yes" if follow else ""},
     )
     of_database = database.cpu_seconds() - before
-    rows, sink = report["items"], report["sink"]
+    rows = report["items"]
     found = database.query("SELECT COUNT(*) FROM product")[0][0]
     if rows != site.pages * items or found != (0 if pipeline == NONE else rows):
         raise DidNotRun(
@@ -110,10 +109,9 @@ def crawl(
         figures["rows/s"] = rows / report["seconds"]
         figures["CPU µs/row"] = report["cpu"] / rows * 1e6
         figures["database CPU µs/row"] = of_database / rows * 1e6
-    if "seconds" in sink:
-        figures["sink rows/s"] = rows / sink["seconds"]
-    if "batches" in sink:
-        figures["rows/batch"] = rows / sink["batches"]
+    for column, stat in (("sink rows/s", "seconds"), ("rows/batch", "batches")):
+        if number := report.get(f"redisq/sink/{stat}"):
+            figures[column] = rows / number
     return figures
 
 
@@ -154,7 +152,7 @@ def run(*, quick: bool) -> Result:
             for whose, unit in ("the crawl", "rows/s"), ("the sink itself", "sink rows/s"):
                 what = f"{name}: rows/s of {whose} beside the usual pipeline"
                 times = ratio(runs[OURS], runs[USUAL], unit)
-                targets.append(Target.at_least(what, times, FASTER_THAN_USUAL))
+                targets.append(Target.at_least(what, times, 10))
         for links in () if quick else LINKS:
             with Pages(PAGES, links) as site:
                 crawl_of = partial(crawl, redis, site, items=3, follow=True)
@@ -169,7 +167,7 @@ def run(*, quick: bool) -> Result:
                 lines.append({**line, **medians(measured), "x no pipeline": beside})
                 if name:
                     what = f"{name}: pages/s of a crawl beside one without, {links} links a page"
-                    targets.append(Target.at_least(what, beside, OF_CRAWL))
+                    targets.append(Target.at_least(what, beside, 0.9))
         software = ", ".join(_versions(databases))
     return Result(
         "sink",

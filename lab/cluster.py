@@ -6,15 +6,12 @@ import functools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 from redis.crc import key_slot
 
-from lab.servers import RedisServer, binaries, free_port, wait_until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from lab.servers import Closed, RedisServer, binaries, free_port, wait_until
 
 SLOTS = 16_384
 
@@ -22,7 +19,7 @@ KINDS = [kind for kind in ("redis-7", "redis-8", "valkey-8", "valkey-9") if kind
 """Servers that a frontier on a cluster is promised for."""
 
 
-class Cluster:
+class Cluster(Closed):
     """``masters`` nodes with equal shares of the hash slots in their order, and ``replicas`` of
     each of them. A context manager; it is up when it has been made, which takes two seconds:
     so long a master keeps its clients waiting after it was started.
@@ -90,10 +87,8 @@ class Cluster:
         for server in running:
             with server.client() as client:
                 try:
-                    if self.told(server, "state") != "ok":
-                        return False
-                    role = client.info("replication")
-                    if role["role"] == "slave" and role["master_link_status"] != "up":
+                    link = client.info("replication").get("master_link_status", "up")
+                    if self.told(server, "state") != "ok" or link != "up":
                         return False
                     maps.add(repr(sorted(masters(client).items())))
                 except redis.RedisError:
@@ -110,12 +105,6 @@ class Cluster:
     def close(self) -> None:
         for server in self.servers:
             server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     # Asked
 
@@ -155,11 +144,13 @@ class Cluster:
     def _at(self, port: int) -> RedisServer:
         return next(server for server in self.servers if server.port == port)
 
+    def _is_master(self, server: RedisServer) -> bool:
+        with server.client() as client:
+            return bool(client.info("replication")["role"] == "master")
+
     def flush(self) -> None:
-        for server in self.servers:
-            with server.client() as client:
-                if client.info("replication")["role"] == "master":
-                    client.flushall()
+        for server in filter(self._is_master, self.servers):
+            server.flush()
 
     # Changed
 
@@ -171,11 +162,7 @@ class Cluster:
         return replica
 
     def wait_for_master(self, server: RedisServer) -> None:
-        def is_master() -> bool:
-            with server.client() as client:
-                return bool(client.info("replication")["role"] == "master")
-
-        wait_until(is_master, 30, "the replica is the master")
+        wait_until(lambda: self._is_master(server), 30, "the replica is the master")
 
     def begin_to_move(self, slot: int, target: RedisServer) -> RedisServer:
         """From here on new keys of the slot go to the target; -> where it is moved from."""

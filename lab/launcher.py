@@ -82,9 +82,6 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
 
 def fork(
     module: str, arguments: list[str], folder: Path, output: Path, environment: Mapping[str, str]

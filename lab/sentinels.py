@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 
 from lab.proxy import Proxy
-from lab.servers import RedisServer, free_port, wait_until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from lab.servers import Closed, RedisServer, free_port, wait_until
 
 SERVICE = "frontier"
 """What the Sentinels call the primary."""
@@ -27,13 +25,13 @@ MAJORITY_SIDE, WORKERS_SIDE = "127.0.0.2", "127.0.0.1"
 class Sentinel(RedisServer):
     """One Sentinel. It keeps what it learns in its configuration file, over restarts too."""
 
-    def __init__(self, binary: Path, config: str, *, port: int, password: str = "") -> None:
+    def __init__(self, binary: Path, lines: Iterable[str], port: int, password: str = "") -> None:
         super(RedisServer, self).__init__()
         self.binary, self.port = binary, port
         self._password = password
         self.url = self.url_through(port)
         file = self.folder / "sentinel.conf"
-        file.write_text(config, "utf-8")
+        file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
         self._words = [str(binary), str(file), "--sentinel", "--bind", "127.0.0.1"]
         self._words += ["--dir", str(self.folder)]
         if password:
@@ -41,7 +39,7 @@ class Sentinel(RedisServer):
         self.start()
 
 
-class Sentinels:
+class Sentinels(Closed):
     """``servers`` are the first primary and two replicas, in step; ``sentinels`` three Sentinels
     that know all of them and each other. A context manager.
 
@@ -102,30 +100,22 @@ class Sentinels:
                 wait_until(functools.partial(sees_all, sentinel), 20, "the Sentinels see all")
             self._stack = stack.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def close(self) -> None:
         self._stack.close()
 
-    def _config(self, own: int, down_after: float) -> str:
+    def _config(self, own: int, down_after: float) -> Iterator[str]:
         """Of the Sentinel that the others know by the port ``own``; they find each other."""
-        lines = [
-            f"monitor {SERVICE} 127.0.0.1 {self._port} 2",
-            f"down-after-milliseconds {SERVICE} {int(down_after * 1000)}",
-            f"failover-timeout {SERVICE} 6000",
-        ]
+        yield f"sentinel monitor {SERVICE} 127.0.0.1 {self._port} 2"
+        yield f"sentinel down-after-milliseconds {SERVICE} {int(down_after * 1000)}"
+        yield f"sentinel failover-timeout {SERVICE} 6000"
         if self._password:
-            lines.append(f"auth-pass {SERVICE} {self._password}")
+            yield f"sentinel auth-pass {SERVICE} {self._password}"
         if self._sentinel_password:
-            lines.append(f"sentinel-pass {self._sentinel_password}")
+            yield f"sentinel sentinel-pass {self._sentinel_password}"
         if self.ways:
-            lines += ["announce-ip 127.0.0.1", f"announce-port {own}"]
-        text = "".join(f"sentinel {line}\n" for line in lines)
-        return text + (f"bind-source-addr {MAJORITY_SIDE}\n" if self.ways else "")
+            yield "sentinel announce-ip 127.0.0.1"
+            yield f"sentinel announce-port {own}"
+            yield f"bind-source-addr {MAJORITY_SIDE}"
 
     def url(self, *, by_ways: bool = False) -> str:
         """REDISQ_URL; the Sentinels by their own ports, or by those of the proxies."""

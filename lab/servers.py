@@ -103,7 +103,7 @@ def tear(log: Path) -> None:
     os.truncate(log, log.stat().st_size - len("*1\r\n$4\r\nEXEC\r\n") - 6)
 
 
-def watcher(pid: int, folder: Path, signal_name: str = "KILL") -> subprocess.Popen[bytes]:
+def watcher(pid: int, folder: Path, signal_name: str) -> subprocess.Popen[bytes]:
     """Ends a server, and removes its folder, if this process dies without doing so: then its end of
     the pipe closes."""
     script = 'read _; kill -"$1" "$2"; sleep 1; rm -rf "$3"'
@@ -114,7 +114,20 @@ def watcher(pid: int, folder: Path, signal_name: str = "KILL") -> subprocess.Pop
     )
 
 
-class ServerProcess(abc.ABC):
+class Closed(abc.ABC):
+    """A context manager that closes itself."""
+
+    @abc.abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ServerProcess(Closed):
     """A server in a process of its own. Stop, kill and restart keep its folder and so its data."""
 
     orderly = signal.SIGTERM
@@ -188,12 +201,6 @@ class ServerProcess(abc.ABC):
         """End it at once and remove its folder."""
         self._end(self.abandon)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class RedisServer(ServerProcess):

@@ -153,10 +153,7 @@ async def _gone(reader: asyncio.StreamReader, seconds: float) -> bool:
 
 
 def linked_pages(
-    n: int,
-    links: int = 3,
-    delay: float = 0.0,
-    base: Callable[[int], str] = lambda number: "",
+    n: int, links: int = 3, delay: float = 0.0, base: Callable[[int], str] = lambda number: ""
 ) -> Callable[[str], Answer | None]:
     """``n`` pages /0 … /n-1, each linked from at least ``links`` others; others are 404s. ``base``
     says what stands before the path of a page, where a link leads to it."""

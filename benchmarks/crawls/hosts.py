@@ -52,7 +52,7 @@ class Host:
     """How a host answers. Times in seconds.
 
     ``answer``: what an answer takes. ``trouble_at``: from when, after the first request to it, it
-    answers 503 with ``Retry-After: retry_after``, for ``passing_errors``.
+    answers 503 with ``Retry-After: retry_after``, for ``trouble``.
     """
 
     answer: float = 0.0

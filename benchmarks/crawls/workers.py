@@ -114,12 +114,7 @@ class Worker:
 
 
 def crawl(
-    variant: Variant,
-    site: Pages,
-    server: RedisServer | Cluster,
-    *,
-    url: str = "",
-    **options: Any,
+    variant: Variant, site: Pages, server: RedisServer | Cluster, *, url: str = "", **options: Any
 ) -> dict[str, Any]:
     """The report of one worker's crawl of the whole site, into an empty Redis, by another ``url``
     if it is to be reached by a proxy. Raises `DidNotRun`."""

@@ -28,10 +28,7 @@ def engine(url: str) -> sqlalchemy.Engine:
     # pymysql would read all certificates of the machine for each connection.
     options = {"ssl_disabled": True} if "pymysql" in url else {}
     return sqlalchemy.create_engine(
-        url,
-        connect_args=options,
-        poolclass=sqlalchemy.NullPool,
-        isolation_level="AUTOCOMMIT",
+        url, connect_args=options, poolclass=sqlalchemy.NullPool, isolation_level="AUTOCOMMIT"
     )
 
 

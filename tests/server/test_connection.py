@@ -393,8 +393,7 @@ def test_tls_to_sentinels(tls_server: tuple[str, Path]) -> None:
         "tls-replication yes",
         *(f"{name[2:]} {value}" for name, value in zip(options[::2], options[1::2], strict=True)),
     ]
-    config = "\n".join([*lines, ""])
-    with contextlib.closing(Sentinel(binaries()["redis-7"], config, port=free_port())):
+    with Sentinel(binaries()["redis-7"], lines, port=free_port()):
         url = f"rediss+sentinel://localhost:{port}/{SERVICE}?ssl_ca_certs={authority}"
         server = open_server(url)
         server.wait()

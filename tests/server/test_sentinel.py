@@ -221,8 +221,7 @@ def divided(redis_server: RedisServer) -> Iterator[list[Sentinel]]:
             for other in ids:
                 if other != own:
                     lines.append(f"sentinel known-sentinel {SERVICE} 127.0.0.1 3 {other}")
-            config = "\n".join([*lines, ""])
-            sentinels.append(Sentinel(redis_server.binary, config, port=free_port()))
+            sentinels.append(Sentinel(redis_server.binary, lines, port=free_port()))
             stack.callback(sentinels[-1].close)
         yield sentinels
 

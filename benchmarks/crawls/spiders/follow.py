@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,12 +15,6 @@ from typing import Any
 import scrapy
 from scrapy import signals
 from scrapy.crawler import Crawler
-
-
-def cpu_seconds() -> float:
-    """User and system time of this process so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 class Report:
@@ -39,15 +32,14 @@ class Report:
 
     def received(self) -> None:
         if self.first is None:
-            self.first = (time.time(), cpu_seconds())
+            self.first = (time.time(), time.process_time())
             self.crawler.signals.disconnect(self.received, signals.response_received)
 
     def closed(self, spider: Follow, reason: str) -> None:
-        now, cpu = time.time(), cpu_seconds()
+        now, cpu = time.time(), time.process_time()
         first, cpu_before = self.first or (now, cpu)
         assert self.crawler.stats is not None
         stats = self.crawler.stats.get_stats()
-        sink = "redisq/sink/"
         figures = {
             "reason": reason,
             "seconds": now - first,
@@ -56,11 +48,7 @@ class Report:
             "items": stats.get("item_scraped_count", 0),
             "errors": stats.get("log_count/ERROR", 0),
             "exchanges": stats.get("redisq/exchanges", 0),
-            "sink": {
-                name.removeprefix(sink): value
-                for name, value in stats.items()
-                if name.startswith(sink)
-            },
+            **{name: value for name, value in stats.items() if name.startswith("redisq/sink/")},
         }
         Path(spider.report).write_text(json.dumps(figures, default=str))
 
