@@ -145,7 +145,7 @@ class Downloads:
 
     def lift_limits(self, allowed: Callable[[str], int | None], *, at_least: int) -> None:
         """Let the downloader hold up nothing that is limited elsewhere: a slot has no delay, and
-        ``allowed(slot)`` downloads at a time (0: any number; None: it is not limited elsewhere),
+        ``allowed(slot)`` downloads at a time (0: any number; None: Scrapy's own limits hold),
         and ``at_least`` so many. Raises `RedisqError` if the downloader is not Scrapy's."""
         downloader = self._downloader
         if not hasattr(downloader, "_get_slot"):

@@ -113,11 +113,10 @@ def _watch(worker: Worker) -> None:
         limits = settings.limits()
 
         def allowed(slot: str) -> int | None:
-            name = slot_name(slot)
-            if gate.turns.knows(name):
-                return gate.turns.of(name).tokens or 0
-            # Another worker may have brought no limits, though this one's settings have some.
-            return None if throttle or limit_of(limits, name).delay else 0
+            state = gate.turns.of(name := slot_name(slot))
+            if not (state.delay or state.interval) and (throttle or limit_of(limits, name).delay):
+                return None  # another worker has taken the limits away
+            return state.tokens or 0
 
         engine.downloads.lift_limits(allowed, at_least=at_least)
     engine.downloads.gate_by(gate.begin)

@@ -181,6 +181,7 @@ MUTANTS = [
         "if inherits == '' then throw_away_seen(meta) end",
         (" or not (meta.state or is_empty) then", " then"),
     ),
+    *_of(JOIN, RUNS, ("if input.limits and intent ~= 'return' then", "if input.limits then")),
     *_of(JOIN, f"{RUNS} {PROTOCOL}", "if meta.run then throw_away_starts(meta.run) end"),
     *_of("control/dead_letters.py", LOGS, ("-1 if shard else self._run", "self._run")),
     *_of("frontier/lua/post/take.lua", LOGS, "redis.call('ZADD', POST, NOW + input.hold, id)"),
@@ -204,6 +205,12 @@ MUTANTS = [
         CLAIM,
         f"{LIMITS} tests/crawls/test_fleet_limits.py",
         ("return math.min(others, math.floor((input.want + NOW % 2) / 2))", "return 0"),
+    ),
+    *_of(
+        CLAIM,
+        "tests/control/test_slots.py",
+        "for _, slot in ipairs(redis.call('HKEYS', tokens_key(input.worker))) "
+        "do slots[slot] = true end",
     ),
     *_of(REAP, PROTOCOL, "fence(worker)"),
     *_of(LEAVE, LIMITS, "return_tokens(input.worker)"),
@@ -269,6 +276,11 @@ MUTANTS = [
     ),
     *_of(GATE, LIMITS, ("self.turns.suspend(slot, 0.0)", "pass")),
     *_of(GATE, "tests/crawls/test_robots.py", ("told = replace(told, failed=None)", "pass")),
+    *_of(
+        "worker/politeness/gate.py",
+        "tests/crawls/test_sessions.py",
+        ("waits = turns.of(slot).waiting and turns.wait(slot) > AHEAD", "waits = False"),
+    ),
     *_of(ROBOTS, "tests/crawls/test_robots.py", "keep('lock', LOCK)"),
     *_of(
         "worker/politeness/turns.py",
