@@ -447,8 +447,9 @@ def _redis(world: World) -> list[str]:
     for server in world.network.primaries:
         keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
-        unheard = world.faults.near([*LOSING, "cut", "messages", "outage"], world.closed_at)
-        dies = any(one.process.dead for one in world.workers)
+        unheard = world.faults.near([*LOSING, "cut", "messages"], world.closed_at)
+        # Who could not leave while Redis was away is taken for dead a TTL later, too.
+        dies = world.met["outage"] or any(one.process.dead for one in world.workers)
         is_left = ("keep_alive" in world.plan.features and dies) or unheard
         may = GONE if is_left else set()
         if world.met["quiet"] or world.met["told_to_stop"]:  # which is kept for a worker's return

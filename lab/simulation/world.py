@@ -213,8 +213,8 @@ class World:
         missing = self.site.expected()[0] - self.table.keys()
         self.early.append((self.clock.now, worker.number, missing))
         # One may have joined when others had found all finished, and were leaving, or waited for
-        # one that is dead.
-        dead = any(one.process.dead for one in self.workers)
+        # one that is dead, or for the end of the run.
+        dead = "sees_end" in self.plan.features or any(one.process.dead for one in self.workers)
         began = self.clock.now - 1.0 - self.plan.settings["REDISQ_LEASE_TTL"] * dead
         starting = {
             one.number

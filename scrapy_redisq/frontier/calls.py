@@ -112,19 +112,19 @@ def produce(run: str, *, keep_seen: bool = False, keep_config: bool = False) -> 
     return {"intent": "push", "run": run, "keep_seen": keep_seen, "keep_config": keep_config}
 
 
-def follow(first: Joined, *, begun: bool = False) -> Intent:
+def follow(first: Joined, *, begun: bool = False, since: int = JUST_NOW) -> Intent:
     """A worker or producer that has joined the ``first`` shard joins another one, in the same run.
-    ``begun``: that shard is known to have begun the run."""
+    ``begun``: that shard is known to have begun the run. ``since`` as of `crawl`."""
     of_first = {name: getattr(first, name) for name in ("run", "began", "inherits")}
-    return {"intent": "follow", **of_first, "begun": begun}
+    return {"intent": "follow", **of_first, "begun": begun, "since": since}
 
 
-def come_back(run: str, former: str, terms: RunTerms | None = None) -> Intent:
+def come_back(run: str, former: str, since: int, terms: RunTerms | None = None) -> Intent:
     """A worker that was taken for dead comes back into ``run``, if that is still there. ``former``:
-    its id until then. Shard 0 is told the run's name again, and whether it stays open: it may have
-    forgotten that."""
+    its id until then; ``since`` as of `crawl`. Shard 0 is told the run's name again, and whether it
+    stays open: it may have forgotten that."""
     said = {"name": terms.name, "keep_alive": terms.keep_alive} if terms else {}
-    return {"intent": "return", "run": run, "former": former, **said}
+    return {"intent": "return", "run": run, "former": former, "since": since, **said}
 
 
 class Registration(Struct, frozen=True):

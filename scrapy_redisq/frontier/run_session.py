@@ -183,7 +183,7 @@ class RunSession:
         await self._give_back(session, returns=True)
         registration, run = self._registration(), self.joined.run
         terms = self.terms.run if session is self.sessions[0] else None
-        intent = calls.come_back(run, session.worker_id, terms)
+        intent = calls.come_back(run, session.worker_id, self._since, terms)
         name, config = self.terms.name, self.joined.config
         await self.call(calls.join(name, session.shard, intent, config, registration))
         self._next_id = _new_worker_id()

@@ -139,7 +139,8 @@ def _join_all(
         numbers, trash = first.config.shard_numbers(name), first.trash
         try:
             for shard in numbers[1:]:
-                follow = calls.follow(first, begun=shard in first.begun)
+                since = intent.get("since", calls.JUST_NOW)
+                follow = calls.follow(first, begun=shard in first.begun, since=since)
                 other = yield from _join_shard(name, shard, follow, first.config, registration)
                 trash += other.trash
         except FrontierLost:  # other processes have begun a later run meanwhile

@@ -114,7 +114,8 @@ def _watch(worker: Worker) -> None:
 
         def allowed(slot: str) -> int | None:
             state = gate.turns.of(name := slot_name(slot))
-            if not (state.delay or state.interval) and (throttle or limit_of(limits, name).delay):
+            is_free = state.ends is None and state.tokens is None and gate.knows(name)
+            if is_free and (throttle or limit_of(limits, name).delay):
                 return None  # another worker has taken the limits away
             return state.tokens or 0
 

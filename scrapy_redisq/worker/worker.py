@@ -118,7 +118,7 @@ class Worker:
         """Sinks that take no items now."""
         self._one_slot = settings.scheduling == "priority"
         self._session_lost = getattr(crawler.spider, "session_lost", None)
-        self._held_up = False
+        self._held_up = self._was_kept = False
         self._wants_nothing = False
         self.orders = Orders(engine, self._orders_changed, paused=run_session.joined.paused)
         self.gate.crawl_paused = self.orders.paused
@@ -200,9 +200,12 @@ class Worker:
 
         def fewest(slot: str) -> int | None:
             number = downloading(slot)
-            return None if number is None or (stored and number > stored[0]) else number
+            if number is None or self._one_slot or not stored or stored[1] == slot:
+                return number
+            return number if number + self._was_kept <= stored[0] else None
 
         page = self.kept.next(fewest, self.inbox.highest)
+        self._was_kept = page is not None
         if page is None:
             return None
         self.gate.ask_of(page.lease.slot)

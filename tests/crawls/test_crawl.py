@@ -400,6 +400,7 @@ def test_a_crawl_of_one_page(crawl: Run, redis_server: RedisServer) -> None:
     asked for its snapshots, too."""
 
     def answer(path: str) -> Answer:
+        time.sleep(0.1)  # meanwhile the worker has asked for more
         way.events.append("page")
         return Answer("x")
 

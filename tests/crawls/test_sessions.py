@@ -66,6 +66,21 @@ def test_it_leaves_places_to_others(redis_server: RedisServer, crawl: Run) -> No
         wait_until(lambda: len(site.starts().get(address(1), ())) == 31, 15, "the other host")
 
 
+def test_it_takes_turns_with_others(redis_server: RedisServer, crawl: Run) -> None:
+    """Without limits, too: hosts of sessions could keep all places busy until these end."""
+    page = linked(hub=" ".join(f"/p{n}" for n in range(40)))
+    with (
+        Site(lambda path: Answer(page(path), delay=0.05), hosts=3) as site,
+        Frontier.from_url(redis_server.url, "sessions") as frontier,
+    ):
+        *kept, stored = site.urls(3).split()
+        sessions = [{"url": f"{url}/hub", "meta": {"redisq_session": url}} for url in kept]
+        frontier.push([*sessions, f"{stored}/hub"])
+        finish([crawl("sessions", site, settings={"CONCURRENT_REQUESTS": 2})])
+        at = site.starts(41)
+        assert at[address(2)][10] < at[address(0)][30]
+
+
 def test_its_worker_dies(redis_server: RedisServer, crawl: Run) -> None:
     """The spider is asked how a session goes on in the next worker, and what it does not renew is
     a dead letter. One that is begun again after that is not lost."""

@@ -168,7 +168,7 @@ class Worker:
             joined = self.joined
             for session in former:
                 terms = None if session.shard else self.terms
-                intent = calls.come_back(joined.run, session.worker_id, terms)
+                intent = calls.come_back(joined.run, session.worker_id, self.since, terms)
                 call = calls.join(self.name, session.shard, intent, self.config, registration)
                 execute(self.client, call)
         else:

@@ -181,7 +181,7 @@ MUTANTS = [
         "if inherits == '' then throw_away_seen(meta) end",
         (" or not (meta.state or is_empty) then", " then"),
     ),
-    *_of(JOIN, RUNS, ("if input.limits and intent ~= 'return' then", "if input.limits then")),
+    *_of(JOIN, RUNS, ("if input.limits and brings then", "if input.limits then")),
     *_of(JOIN, f"{RUNS} {PROTOCOL}", "if meta.run then throw_away_starts(meta.run) end"),
     *_of("control/dead_letters.py", LOGS, ("-1 if shard else self._run", "self._run")),
     *_of("frontier/lua/post/take.lua", LOGS, "redis.call('ZADD', POST, NOW + input.hold, id)"),
@@ -279,7 +279,12 @@ MUTANTS = [
     *_of(
         "worker/politeness/gate.py",
         "tests/crawls/test_sessions.py",
-        ("waits = turns.of(slot).waiting and turns.wait(slot) > AHEAD", "waits = False"),
+        ("if would_wait and (is_full or turns.of(slot).waiting):", "if False:"),
+    ),
+    *_of(
+        "worker/worker.py",
+        "tests/crawls/test_sessions.py",
+        ("return number if number + self._was_kept <= stored[0] else None", "return number"),
     ),
     *_of(ROBOTS, "tests/crawls/test_robots.py", "keep('lock', LOCK)"),
     *_of(

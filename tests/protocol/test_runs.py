@@ -252,12 +252,16 @@ class TestNamed:
         client.hdel(key("meta"), "name")
         terms = RunTerms("tuesday", growth=GrowthLimit(900, 0), feeds='["f"]', keep_seen=True)
         limits = {"*": "2000000 0 1 0"}
-        join(client, EXACT, terms=terms, limits=limits, throttle="1 0 0 1", seen_ttl=60.0)
+        new = join(client, EXACT, terms=terms, limits=limits, throttle="1 0 0 1", seen_ttl=60.0)
         fields = ("name", "max_pending", "feeds", "keep_seen", "max_memory", "throttle", "seen_ttl")
         said = client.hmget(key("meta"), *fields)
         old.rejoin()
         assert said == [b"tuesday", b"900", b'["f"]', b"1", None, b"1 0 0 1", b"60000000"]
         assert client.hmget(key("meta"), *fields) == said
+        assert client.hgetall(key("limits")) == {b"*": b"2000000 0 1 0"}
+        client.hset(key("limits"), "*", "0 0 1 0")  # as if what came last were lost
+        client.hset(key("meta"), "limits_since", old.since)
+        new.rejoin()
         assert client.hgetall(key("limits")) == {b"*": b"2000000 0 1 0"}
 
 

@@ -97,6 +97,9 @@ def test_the_key_of_the_projects_table_must_be_unique() -> None:
     table.append_constraint(sqlalchemy.UniqueConstraint("when", deferrable=True))
     with pytest.raises(SettingError, match=r"\['key'\] = \('when',\).*unique constraint"):
         Tables({Other: {"key": "when"}}, metadata, SQLITE)
+    table.primary_key.deferrable = True
+    with pytest.raises(SinkMismatch, match="no key: name one"):
+        Tables({Other: {}}, metadata, SQLITE)
 
 
 def test_types_of_the_projects_own(engine: sqlalchemy.Engine) -> None:

@@ -48,11 +48,12 @@ def chosen_key(
         return options.key
     primary = tuple(column.name for column in table.primary_key.columns)
     is_given = bool(given_there.intersection(primary))
-    if primary and available.issuperset(primary) and not is_given:
+    unique = unique_columns(table)
+    if frozenset(primary) in unique and available.issuperset(primary) and not is_given:
         return primary
-    if KEY_COLUMN in available and frozenset([KEY_COLUMN]) in unique_columns(table):
+    if KEY_COLUMN in available and frozenset([KEY_COLUMN]) in unique:
         return (KEY_COLUMN,)
-    others = {names for names in unique_columns(table) if names <= available - given_there}
+    others = {names for names in unique if names <= available - given_there}
     if is_given and len(others) == 1:
         return tuple(column.name for column in table.columns if column.name in next(iter(others)))
     if is_given:

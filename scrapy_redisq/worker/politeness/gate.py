@@ -135,11 +135,11 @@ class DownloadGate:
 
     def ask_of(self, slot: str) -> None:
         """Have the frontier asked about the limits of a slot, if they are not known."""
-        if self._judge is not None and not (self._knows(slot) or self._engine.closing):
+        if self._judge is not None and not (self.knows(slot) or self._engine.closing):
             self.turns.suspend(slot, 0.0)
             self._run_session.wake()
 
-    def _knows(self, slot: str) -> bool:
+    def knows(self, slot: str) -> bool:
         """Whether it is known what limits a slot has. Leases that came without a turn have none. Of
         what is downloaded on the side, or stays in this process, the frontier has said nothing."""
         return (
@@ -268,13 +268,16 @@ class DownloadGate:
         return lambda slot: None if self.turns.wait(slot) > AHEAD else downloading(slot)
 
     def downloading_kept(self) -> Callable[[str], int | None]:
-        """The same for kept requests. One of each slot at a time waits for the turn, and asks for
-        it; more of them would take the places of other slots."""
+        """The same for kept requests. One of a slot at a time waits for the turn, and asks for it,
+        in half of the places at most: the others are for slots that need not wait."""
         downloading, turns = self._engine.downloads.by_slot(), self.turns
+        is_full = 2 * turns.waiting() >= self._engine.downloads.places
 
         def count(slot: str) -> int | None:
-            waits = turns.of(slot).waiting and turns.wait(slot) > AHEAD
-            return None if waits else downloading(slot)
+            would_wait = turns.wait(slot) > AHEAD or not self.knows(slot)
+            if would_wait and (is_full or turns.of(slot).waiting):
+                return None
+            return downloading(slot)
 
         return count
 

@@ -188,6 +188,10 @@ class Turns:
         """Whether ``slot`` has, or had lately, limits that this worker heeds."""
         return slot in self._turns
 
+    def waiting(self) -> int:
+        """Requests that are to begin, of slots that have, or may have, limits."""
+        return sum(state.waiting for state in self._turns.values())
+
     def is_free(self, slot: str) -> bool:
         """Whether the frontier said lately that ``slot`` has no limits."""
         return self._free.get(slot, 0.0) > time.monotonic()

@@ -11,13 +11,13 @@
 --          text...} (see shared/slots/limits.lua; false: those that are there stay), throttle (text
 --          of AutoThrottle's terms, or ''), seen_ttl (us, 0: none; that of the last worker counts),
 --          release, settings (what a worker runs, or '');
+--          not push: since (us by run/server.lua of shard 0: when the worker was started);
 --          crawl: name, resume, keep_alive (REDISQ_RUN or '', and so on), max_pending, max_memory
---          (numbers as texts, or ''), since (us by run/server.lua: when the worker was started),
---          lost (us: when a young run began that other shards have, which this one has lost if its
---          own is older; 0: there is none); crawl and push: keep_seen; push: keep_config (also a
---          new run takes the stored one, and what was seen if the last worker kept that); follow:
---          began (us), inherits, begun (shard 0 knows that this one has begun the run); return:
---          former (its id until then), on shard 0 also name and keep_alive
+--          (numbers as texts, or ''), lost (us: when a young run began that other shards have, which
+--          this one has lost if its own is older; 0: there is none); crawl and push: keep_seen;
+--          push: keep_config (also a new run takes the stored one, and what was seen if the last
+--          worker kept that); follow: began (us), inherits, begun (shard 0 knows that this one has
+--          begun the run); return: former (its id until then), on shard 0 also name and keep_alive
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       begun (shards that have begun it for good), generation, trash (dupefilters
@@ -282,8 +282,10 @@ if intent == 'crawl' then
   end
 end
 
--- Others may have brought newer ones than a worker had that returns.
-if input.limits and intent ~= 'return' then
+-- Who returns brings its limits again if the server has kept none of a later worker.
+local brings = intent ~= 'return' or input.since >= number_of(meta.limits_since)
+if input.limits and brings then
+  keep('limits_since', integer(input.since))
   local old, changed, budgets = hash_of(LIMITS), false, false
   redis.call('DEL', LIMITS)
   for pattern, text in pairs(input.limits) do
@@ -322,7 +324,7 @@ if input.worker ~= '' then
   ms_until_dead(resumes and meta.sign, resumes and meta.patient)
   local key, ttl = worker_key(input.worker), input.seen_ttl
   -- What was recorded until now counts from now on.
-  if intent ~= 'return' and ttl ~= number_of(redis.call('HGET', META, 'seen_ttl')) then
+  if brings and ttl ~= number_of(redis.call('HGET', META, 'seen_ttl')) then
     keep('seen_ttl', ttl > 0 and integer(ttl))
     keep('rotates', ttl > 0 and integer(NOW + ttl))
   end

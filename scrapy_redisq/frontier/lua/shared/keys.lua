@@ -17,7 +17,8 @@
 --                           ms_until_dead()), behind (us, see NOW), stuck and retry (see
 --                           shared/slots/backoff.lua), sampled (see shared/past.lua), release and
 --                           settings (of the worker that joined last), limited (slots may have
---                           limits), budgets (slots may have budgets), throttle (see
+--                           limits), limits_since (us: when the worker was started that has
+--                           brought the limits), budgets (slots may have budgets), throttle (see
 --                           shared/slots/state.lua), paused (us, since when the crawl is; on
 --                           shard 0), corrupt (a key that was damaged, see shared/damage.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
