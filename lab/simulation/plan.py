@@ -62,6 +62,7 @@ FEATURES = {
     "waits_longer": 0.3,
     "heavy_lines": 0.2,
     "periods": 0.5,
+    "old_limits": 0.5,
 }
 """What a spider or its site may do -> how often one does."""
 
@@ -243,6 +244,8 @@ def draw(seed: int) -> Plan:
         features -= {"stream", "heavy_lines"}
     if "recurs" not in features:
         features -= {"periods"}
+    if "limits" not in features:
+        features -= {"old_limits"}
     hosts = chance.choice([1, 2, 3, 5])
     chance = random.Random(f"cluster {seed}")
     masters = chance.choice([0, 0, 0, 0, 0, 1, 2, 3])

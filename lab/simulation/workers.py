@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import math
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ class Worker:
     is_strange: bool = False
     run: bytes | None = None
     started_at: float = 0.0
+    joined_at: float = math.inf
     task: asyncio.Task[None] | None = None
     reason: str = ""
     stopped: int = 0

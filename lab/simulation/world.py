@@ -39,7 +39,7 @@ from lab.simulation.plan import (
     Plan,
 )
 from lab.simulation.server import META
-from lab.simulation.site import Site
+from lab.simulation.site import DELAY, Site
 from lab.simulation.workers import AGE, Log, Worker, copied, run_of, settings_of
 from scrapy_redisq.errors import ConfigurationMismatch, RedisqError
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -55,6 +55,9 @@ LONGEST = 700.0
 """Virtual seconds after which a crawl counts as one that never ends."""
 
 MOST_WORKERS = 40
+
+SURELY = 1.0
+"""Virtual seconds by which a worker that has joined later has come later."""
 
 LATE = 2.0
 """Virtual seconds by which what comes again may be late."""
@@ -171,7 +174,27 @@ class World:
         kind = "exact" if "Exact" in self.plan.settings["DUPEFILTER_CLASS"] else "bloom"
         return self.settings().frontier_config(dupefilter=kind)
 
+    def look_at_limits(self) -> None:
+        """They are those of the worker that joined last, whoever has come back since. The first
+        worker has brought no delay."""
+        met = any(map(self.met.get, ("messages", "reset", "damage", "stranger", "clock")))
+        if "old_limits" not in self.plan.features or self.losses or met:
+            return
+        others = [one.joined_at for one in self.workers[1:] if one.joined_at < math.inf]
+        if max(others, default=0.0) < self.workers[0].joined_at + SURELY:
+            return
+        for server in self.network.primaries:
+            for key in server.redis.keys("redisq:{sim*:meta"):
+                limit = server.redis.hget(key.removesuffix(b"meta") + b"limits", "*") or b""
+                if not limit.startswith(b"%d " % (1e6 * DELAY)):
+                    self.older_limits.append(f"limits: of an older worker at {self.clock.now:.2f}")
+
+    older_limits: list[str] = field(default_factory=list)
+    """What was wrong by `look_at_limits`."""
+
     def start_worker(self, **arguments: str) -> Worker:
+        if self.workers:
+            self.look_at_limits()
         process = Process(len(self.workers) + 1)
         context = contextvars.copy_context()
         context.run(WORKER.set, process)
@@ -188,6 +211,13 @@ class World:
             self._is_lost |= reason == "frontier_lost"
             self.say(f"w{worker.number} closed: {reason}")
 
+        def joined() -> None:
+            if run_of(worker):
+                worker.joined_at = self.clock.now
+
+        if "old_limits" in self.plan.features and worker.number == 1:
+            crawler.settings.set("REDISQ_SLOT_DELAY", 0, "cmdline")
+        crawler.signals.connect(joined, signals.spider_opened, weak=False)
         crawler.signals.connect(closed, signals.spider_closed, weak=False)
         self.say(f"w{worker.number} starts")
         worker.task = context.run(self._runner.crawl, crawler, **arguments)
