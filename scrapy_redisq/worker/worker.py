@@ -296,7 +296,10 @@ class Worker:
         """How many more leases are worth having. ``downloading``: see `DownloadGate`."""
         inbox = self.inbox
         startable = len(inbox) - inbox.held_up(downloading)
-        worth = inbox.worth(self._free()) - startable
+        free = self._free()
+        if self.kept.waiting and self._may_start():
+            free = max(1, free)  # else they would take each place that becomes free
+        worth = inbox.worth(free) - startable
         want = max(0, min(worth, inbox.most - len(self.in_progress) - len(inbox)))
         if want and self._wants_nothing:
             self._wants_nothing = False

@@ -268,10 +268,10 @@ class DownloadGate:
         return lambda slot: None if self.turns.wait(slot) > AHEAD else downloading(slot)
 
     def downloading_kept(self) -> Callable[[str], int | None]:
-        """The same for kept requests. One of a slot at a time waits for the turn, and asks for it,
-        in half of the places at most: the others are for slots that need not wait."""
+        """The same for kept requests. One of a slot at a time waits for the turn, and asks for it;
+        one place is left for slots that need not wait."""
         downloading, turns = self._engine.downloads.by_slot(), self.turns
-        is_full = 2 * turns.waiting() >= self._engine.downloads.places
+        is_full = turns.waiting() >= max(1, self._engine.downloads.places - 1)
 
         def count(slot: str) -> int | None:
             would_wait = turns.wait(slot) > AHEAD or not self.knows(slot)

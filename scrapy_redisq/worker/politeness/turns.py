@@ -189,8 +189,9 @@ class Turns:
         return slot in self._turns
 
     def waiting(self) -> int:
-        """Requests that are to begin, of slots that have, or may have, limits."""
-        return sum(state.waiting for state in self._turns.values())
+        """Requests that wait for the turn of their slot, or for a token."""
+        states = self._turns.values()
+        return sum(one.waiting for one in states if one.waiting and self._wait_at_the_gate(one) > 0)
 
     def is_free(self, slot: str) -> bool:
         """Whether the frontier said lately that ``slot`` has no limits."""
