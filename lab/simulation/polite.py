@@ -25,7 +25,7 @@ FORGETTING = (*LOSING, "lost_script", "reset")
 def rudeness(world: World) -> list[str]:
     """Limits that were not kept, and hosts that were not left alone."""
     world.look_at_limits()
-    problems = world.older_limits
+    problems = list(world.older_limits)
     for host, own in world.site.begun.items():
         begun = sorted([*own, *world.site.rivals[host]])
         if "limits" in world.plan.features and "old_limits" not in world.plan.features:

@@ -109,7 +109,6 @@ def _watch(worker: Worker) -> None:
     throttle = settings.throttle
     if throttle or settings.fleet_limits:
         at_least = math.ceil(throttle.target) if throttle else 1
-
         limits = settings.limits()
 
         def allowed(slot: str) -> int | None:

@@ -151,7 +151,7 @@ class Allowance(Struct):
 
     @property
     def idle(self) -> bool:
-        return not (self.on_the_way or self.flying or self.at_the_gate)
+        return not (self.waiting or self.flying)
 
 
 _UNLIMITED = Allowance("")
@@ -287,7 +287,7 @@ class Turns:
         else has to happen first. If starts are limited, one request at a time is on its way to its
         download."""
         state = self.of(slot)
-        if state.ends is not None and (state.on_the_way or state.at_the_gate):
+        if state.ends is not None and state.waiting:
             return NOT_NOW
         if state.tokens is not None and state.counted + state.on_the_way >= state.tokens:
             return NOT_NOW
