@@ -457,6 +457,8 @@ class RunSession:
                 await self.give_back()
                 if not self.complete or (self.terms.run.keep_alive and not self._missing):
                     return False
+                if not self._certain:  # told to stop, maybe while a replaced server answered
+                    await self.confirm_primary()
                 return await self._complete()
             except TROUBLE as error:
                 self._answer_lost = self.complete

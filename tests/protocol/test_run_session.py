@@ -153,6 +153,24 @@ async def test_a_worker_that_leaves(each_server: RedisServer, client: redis.Redi
 
 
 @in_a_loop
+async def test_an_end_after_a_stop(each_server: RedisServer) -> None:
+    """A worker that was told to stop completes the run when it is certain that the server counts:
+    one that was replaced does not know of what is left."""
+    asked: list[bool] = []
+
+    async def confirm() -> None:
+        asked.append(True)
+        if len(asked) < 3:
+            raise ServerBusy("cut off")
+
+    async with joined(each_server, OneServer(confirm_primary=confirm)) as run:
+        run.start(Puppet())
+        await run.stop()
+        assert await run.leave()
+        assert len(asked) == 3
+
+
+@in_a_loop
 async def test_large_requests(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are too much as soon as they are to be sent, so that ``start()`` cannot hand in more
     than would then keep pages from being started."""
