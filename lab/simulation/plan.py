@@ -63,6 +63,7 @@ FEATURES = {
     "heavy_lines": 0.2,
     "periods": 0.5,
     "old_limits": 0.5,
+    "many_hidden": 0.1,
 }
 """What a spider or its site may do -> how often one does."""
 

@@ -1,4 +1,4 @@
-"""How polite a crawl was to its hosts."""
+"""How polite a crawl was to its hosts, and how fair."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from lab.simulation.clock import BOOTED
 from lab.simulation.faults import LOSING, TAKEN_FOR_DEAD
-from lab.simulation.site import BURST, DELAY, RATE, RETRY_AFTER
+from lab.simulation.site import BURST, DELAY, RATE, RETRY_AFTER, SLOWEST
 from lab.simulation.workers import WIDE
 from lab.simulation.world import RIVAL, World
 
@@ -20,6 +20,14 @@ WORDLESS = (*TAKEN_FOR_DEAD, "kill", "clock")
 
 FORGETTING = (*LOSING, "lost_script", "reset")
 """Faults by which a server forgets what it was told."""
+
+
+STARVED = 6.0
+"""Virtual seconds for which nothing begins at a host that has a link to be followed, while less
+than half of the downloads go on that one worker may have."""
+
+WAITING = {"delays", "robots", "rival", "trouble", "give_up", "retry_after", "failures"}
+"""Features by which a host waits for something else."""
 
 
 def rudeness(world: World) -> list[str]:
@@ -47,7 +55,28 @@ def rudeness(world: World) -> list[str]:
     hasty = [one for one in world.site.hasty if not world.faults.near(anew, one[0] - BOOTED)]
     if hasty and not world.has_forgotten:  # another request of its name may be tried meanwhile
         problems.append(f"rude: tried again too soon: {hasty[:5]}")
-    return problems + _concurrency(world) + _retry_after(world) + _paused(world)
+    return problems + _concurrency(world) + _retry_after(world) + _paused(world) + _starved(world)
+
+
+def _starved(world: World) -> list[str]:
+    """Hosts at which nothing began for long while there was a link to be followed, and no fault."""
+    plan, site = world.plan, world.site
+    if plan.settings["REDISQ_SCHEDULING"] == "priority" or plan.features & WAITING:
+        return []
+    problems = []
+    log = [(at - BOOTED, host, name) for at, host, name, _ in site.log]
+    settled = plan.settings["REDISQ_LEASE_TTL"] + 3.0
+    for link, asked in site.asked_for.items():
+        host = f"h{site.pages[link].host}.sim"
+        until = min((at for at, _, name in log if name == str(link)), default=0.0)
+        begun = [at for at, one, _ in log if one == host and at < until]
+        faults = [one.until + settled for one in world.happened if one.since < until]
+        since = max([asked, *begun, *faults])
+        others = sum(since <= at < until for at, *_ in log)
+        places = plan.settings["CONCURRENT_REQUESTS"] * (until - since)
+        if until - since > STARVED and others * SLOWEST < places / 2:
+            problems.append(f"starved: nothing began at {host} from {since:.2f} to {until:.2f} s")
+    return problems[:5]
 
 
 def _paused(world: World) -> list[str]:

@@ -30,6 +30,12 @@ RETRY_DELAY, LONGER_DELAY = 0.2, 2
 NEVER = 1_000
 """Answers."""
 
+SLOWEST = 0.3
+"""Seconds that a page takes at most."""
+
+MANY = 40
+"""Requests that the first page asks for with a lambda, if it asks for many."""
+
 
 @dataclass
 class Page:
@@ -145,6 +151,8 @@ class Site:
         """Hosts that answer nothing but 503, and when they first did: infinity, not yet."""
         self.pressed: list[tuple[float, str]] = []
         """When more than one download went on at such a host."""
+        self.asked_for: dict[int, float] = {}
+        """Pages, and when a link to each was found first."""
         self.sent_away: list[tuple[float, str]] = []
         """When a host asked to be left alone."""
         self.closed = False
@@ -199,7 +207,7 @@ class Site:
         page.closes = often("close_spider", 0.04)
         if often("big", 0.05):
             page.links += [chance.randrange(0, 100) for _ in range(100)]
-        page.seconds = chance.choice([0.01, 0.05, 0.05, 0.3])
+        page.seconds = chance.choice([0.01, 0.05, 0.05, SLOWEST])
         page.shared = later.randrange(3) if often("shared_hidden", 0.15, later) else None
         page.refused = often("refused_rows", 0.06, later)
         if often("retry_after", 0.06, later) and not page.answers:
@@ -211,6 +219,8 @@ class Site:
         # What a session is redirected to is its own, and not the page that others have a link to.
         page.session = often("sessions", 0.5, later) and page.hidden > 0 and page.redirect is None
         page.heavy = has("heavy") and number == 0
+        if has("many_hidden") and number == 0:
+            page.hidden = MANY
         if page.heavy:
             page.leaves = 6
         return page

@@ -221,6 +221,7 @@ class SimulatedSpider(scrapy.Spider):
 
     def link(self, asking: Request, page: Page, link: int) -> Request:
         """Some spiders copy the meta of the page, with what others have put into it."""
+        world().site.asked_for.setdefault(link, world().clock.now)
         copied = asking.meta.items() if "copies" in world().plan.features else ()
         request = Request(
             world().site.pages[link].url,
