@@ -11,6 +11,7 @@ from lab.simulation.faults import LOSING, TAKEN_FOR_DEAD
 from lab.simulation.site import BURST, DELAY, RATE, RETRY_AFTER, SLOWEST
 from lab.simulation.workers import WIDE
 from lab.simulation.world import RIVAL, World
+from scrapy_redisq.frontier.shard_session import HOLD
 
 TOLERANCE = 0.9
 """Share of a delay that two starts at a host must be apart."""
@@ -65,7 +66,8 @@ def _starved(world: World) -> list[str]:
         return []
     problems = []
     log = [(at - BOOTED, host, name) for at, host, name, _ in site.log]
-    settled = plan.settings["REDISQ_LEASE_TTL"] + 3.0
+    # A shard keeps what a dead worker had sent to others for so long.
+    settled = plan.settings["REDISQ_LEASE_TTL"] + 3.0 + HOLD * (plan.masters > 1)
     for link, asked in site.asked_for.items():
         host = f"h{site.pages[link].host}.sim"
         until = min((at for at, _, name in log if name == str(link)), default=0.0)

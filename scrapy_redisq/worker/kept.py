@@ -158,7 +158,7 @@ class KeptRequests:
             self.lost += not page.asked_again
             self.left_start |= page.asked_again and holder is None
         elif holder is None and problem is not None:
-            self._stats.inc_value(f"redisq/dead/{problem.reason}")
+            problem.tell_of_death(self._stats, page)
             self._run_session.enqueue(problem.letter(page.lease.slot, of_refused(request)))
 
     def page_ended(self, page: Page, *, done: bool) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -28,6 +29,8 @@ from scrapy_redisq.serialization.recurrence import (
     Recurrence,
     seen_ttl_of,
 )
+
+logger = logging.getLogger(__name__)
 
 MOST_HELD = 1_000
 """Objects of one page that are remembered."""
@@ -82,6 +85,13 @@ class Problem(Struct, frozen=True):
         """The end of the lease."""
         more = {"error": self.error, "status": self.status, "foreign": self.foreign}
         return Finish(lease, "dead", self.reason, self.text, **more)  # type: ignore[arg-type]
+
+    def tell_of_death(self, stats: Any, what: Page | str) -> None:
+        """One line: Scrapy has logged the traceback, and the dead letter keeps its last frames."""
+        stats.inc_value(f"redisq/dead/{self.reason}")
+        logger.warning(
+            "Dead letter (%s): %s: %s", self.reason, what, self.detail.partition("\n")[0]
+        )
 
     def letter(self, slot: str, identity: bytes) -> Letter:
         """The dead letter of a request that no page stands for."""
@@ -177,6 +187,10 @@ class Page(Struct, eq=False):
 
     asked_again = True
     is_kept = False
+
+    def __str__(self) -> str:
+        callback = getattr(self.request.callback, "__name__", "parse")
+        return f"{self.request!s:.500} (callback {callback})"
 
     def __post_init__(self) -> None:
         request, meta = self.request, self.request.meta

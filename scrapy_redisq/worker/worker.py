@@ -247,7 +247,7 @@ class Worker:
                 problem = Problem(
                     "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
-                self._tell_of_death(problem, f"a request of {lease.slot}")
+                problem.tell_of_death(self.stats, f"a request of {lease.slot}")
                 session.finish(problem.finish(lease.id))
                 continue
             if lease.deliveries and SESSION_KEY in page.request.meta and self._session_lost:
@@ -389,8 +389,7 @@ class Worker:
         if comes_again := page.every is not None and not page.given_back and page.retry is None:
             self._comes_again(page)
         elif page.problem is not None and not page.given_back:
-            callback = getattr(page.request.callback, "__name__", "parse")
-            self._tell_of_death(page.problem, f"{page.request!s:.500} (callback {callback})")
+            page.problem.tell_of_death(self.stats, page)
         finish = page.finish()
         if self.settings.history:
             identity = self.in_progress.identity_of_page(page)
@@ -412,13 +411,6 @@ class Worker:
                 problem.detail.partition("\n")[0],
                 seconds,
             )
-
-    def _tell_of_death(self, problem: Problem, what: str) -> None:
-        """One line: Scrapy has logged the traceback, and the dead letter keeps its last frames."""
-        self.stats.inc_value(f"redisq/dead/{problem.reason}")
-        logger.warning(
-            "Dead letter (%s): %s: %s", problem.reason, what, problem.detail.partition("\n")[0]
-        )
 
     def received(
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float

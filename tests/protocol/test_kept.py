@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import redis
 from scrapy import Spider
 from scrapy.dupefilters import RFPDupeFilter
@@ -207,6 +208,20 @@ def test_a_failure_is_the_pages(client: redis.Redis) -> None:
         "<GET http://a/inner>, which stayed in its process: no answer",
     )
     first.exchange()
+
+
+def test_a_failure_that_is_no_pages(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """A start request that stays here is a dead letter itself, and the log tells of it."""
+    first = Process(client)
+    start = first.ask(None, "http://a/start")
+    first.start()
+    first.in_progress.mark_failed(start, Problem("item", "no row"))
+    first.end(start)
+    text = "Dead letter (item): <GET http://a/start> (callback parse): no row"
+    assert [record.getMessage() for record in caplog.records].count(text) == 1
+    assert first.crawler.stats.get_value("redisq/dead/item") == 1  # type: ignore[union-attr]
+    first.exchange()
+    assert client.zcard(f"redisq:{{{NAME}:0}}:dead") == 1
 
 
 def test_what_a_filter_of_others_has_let_through(client: redis.Redis) -> None:
