@@ -11,6 +11,7 @@ from lab.simulation.faults import LOSING, TAKEN_FOR_DEAD
 from lab.simulation.site import BURST, DELAY, RATE, RETRY_AFTER, SLOWEST
 from lab.simulation.workers import WIDE
 from lab.simulation.world import RIVAL, World
+from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.shard_session import HOLD
 
 TOLERANCE = 0.9
@@ -67,7 +68,7 @@ def _starved(world: World) -> list[str]:
     problems = []
     log = [(at - BOOTED, host, name) for at, host, name, _ in site.log]
     # A shard keeps what a dead worker had sent to others for so long.
-    settled = plan.settings["REDISQ_LEASE_TTL"] + 3.0 + HOLD * (plan.masters > 1)
+    settled = plan.settings["REDISQ_LEASE_TTL"] + 3.0 + (REWIND + HOLD) * (plan.masters > 1)
     for link, asked in site.asked_for.items():
         host = f"h{site.pages[link].host}.sim"
         until = min((at for at, _, name in log if name == str(link)), default=0.0)
@@ -169,8 +170,5 @@ def _is_forgotten(world: World, moment: float) -> bool:
     ends all that is timed by it."""
     late = world.plan.settings["REDISQ_LEASE_TTL"] / 4 + 1.0
     at = moment - BOOTED
-    # Crawls that share limits go by two clocks, if one had no worker when the clock went back.
-    if "rival" in world.plan.features and world.met["clock"]:
-        return True
     lost = any(start <= at <= end + late for start, end in world.losses)
     return lost or world.faults.near(("clock",), at)

@@ -348,6 +348,7 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
     if world.calm is None:
         return problems
     since, until = world.calm
+    letters = [*letters, *world.former_letters]
     if "periods" in world.plan.features and not any("period" in one.url for one in letters):
         for key in ("?period", "?in_period"):
             times = [at - BOOTED for at, _, name, _ in world.site.log if key in name]
@@ -355,7 +356,7 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
             if not 1 <= len(times) <= 2:
                 problems.append(f"period: {key} at {times}, from {since:.2f} to {until:.2f} s")
     for key in RECURRING:
-        if any(one.url.endswith(f"?{key}") for one in [*letters, *world.former_letters]):
+        if any(one.url.endswith(f"?{key}") for one in letters):
             continue
         times = [at - BOOTED for at, _, name, _ in world.site.log if f"?{key}" in name]
         times = [since, *(at for at in times if since <= at < until), until]

@@ -156,6 +156,16 @@ def test_slots_are_forgotten(member: Callable[..., Worker], client: redis.Redis)
     assert 3_000_000 < client.pttl(slots[0]) < 3_700_000
 
 
+def test_a_clock_that_went_back(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """What is known of a slot outlives the frontier's clock, which a reset deletes."""
+    ahead = int((time.time() + 3_600) * 1e6)
+    times = {"last": ahead, "tat": ahead + 1, "ends": ahead + TURN, "parked": ahead + TURN}
+    client.hset(f"redisq:{{{NAME}:0}}:slot:host", mapping={**times, "owner": "gone"})
+    worker = member({"host": {"delay": 0.1}})
+    worker.send(["/1"])
+    assert wait_until(lambda: ask(worker).leases, 10, "the turn")
+
+
 # What a worker keeps
 
 

@@ -16,7 +16,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ConfigurationMismatch, SettingError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import parse_limit
-from scrapy_redisq.frontier.names import limits_channel, meta_key
+from scrapy_redisq.frontier.names import limits_channel
 from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -199,11 +199,11 @@ def test_a_run_that_a_push_has_begun(
 
 
 def test_a_clock_that_went_back(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """A crawl whose clock is ahead of the server's, and another one that began later, have one
-    clock for what they share."""
-    first = member("a", delay=1)
+    """Since the last sign of life of any crawl. One that began later has the same clock for what
+    they share, also if the others are dead."""
     ahead = 3_600_000_000
-    client.hset(meta_key("a", 0), "behind", ahead)
+    client.hset("redisq:limits:{both}:clock", "sign", int(time.time() * 1e6) + ahead)
+    first = member("a", delay=1)
     ask(first, 1)
     second = member("b", delay=1)
     ask(first, 0, report(since=0, done=1))

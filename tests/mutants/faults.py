@@ -237,13 +237,18 @@ MUTANTS = [
         ("if not ours and not may_pass then", "if not ours then"),
         ("not redis.call('ZSCORE', READY, slot) then leave_line(state, TAG) end", "false then end"),
     ),
+    *_of(SHARED + "slots/state.lua", LIMITS, ("state.last > NOW and TIMES or {}", "{}")),
     *_of(REAP, SHARED_LIMITS, ("return_tokens(worker)\nend", "end")),
     *_of(
         JOIN,
         SHARED_LIMITS,
         ("local shares = input.config.limits_name ~= ''", "local shares = SHARED"),
     ),
-    *_of(SHARED + "keys.lua", SHARED_LIMITS, "BEHIND = math.max(BEHIND, SHARED_BEHIND)"),
+    *_of(
+        SHARED + "keys.lua",
+        SHARED_LIMITS,
+        (", number_of(clock[1]), number_of(own[1]))", ", number_of(own[1]))"),
+    ),
     *_of(
         TURNS,
         "tests/control/test_slots.py",

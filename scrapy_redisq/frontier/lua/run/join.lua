@@ -239,7 +239,7 @@ local function begin_run()
     keep(field, meta[field])
   end
   -- Without workers it may have gone back since the last sign of life.
-  if NOW ~= SERVER_TIME then redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME)) end
+  if NOW ~= SERVER_TIME then redis.call('HSET', CLOCK, 'behind', integer(NOW - SERVER_TIME)) end
   for field, value in pairs(input.config) do
     local stored = meta['config:' .. field]
     local keeps = input.keep_config and field ~= 'arguments' or keeps_seen and field == 'backend'

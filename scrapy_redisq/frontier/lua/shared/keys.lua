@@ -72,7 +72,7 @@
 --
 -- With REDISQ_LIMITS_NAME aside, paused, ruled, slot:SLOT and tokens:WORKER begin with
 -- redisq:limits:{NAME}: instead, for all crawls of that name. So do two keys more: `workers` (zset,
--- as above, of these crawls) and `clock` (hash, with the largest `behind` of these crawls).
+-- as above, of these crawls) and `clock` (hash with `sign` and `behind`, of all these crawls).
 
 local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
@@ -105,22 +105,21 @@ end
 -- Microseconds since 1970, by a clock that never goes back. If the server's clock does, or another
 -- server takes over whose clock is `behind`, NOW goes on from the last `sign` of life. Without that
 -- nothing would be due, and nobody dead, before the server's clock is there again. Crawls that
--- share their slots go by the one that is furthest ahead, or they would misread each other's times.
+-- share their slots have one CLOCK, or they would misread each other's times.
 local SERVER_TIME, BEHIND, NOW
 -- Where slots, tokens and a person's rules are. SHARED: with those of other crawls.
-local SLOTS, SHARED, SHARED_BEHIND = PREFIX, false, 0
+local SLOTS, SHARED, CLOCK = PREFIX, false, META
 do
   local time = server.call('TIME')
-  local clock = redis.call('HMGET', META, 'sign', 'behind', 'config:limits_name')
-  local name = clock[3] or input.config and input.config.limits_name or ''
-  BEHIND = number_of(clock[2])
+  local own = redis.call('HMGET', META, 'sign', 'behind', 'config:limits_name')
+  local name, clock = own[3] or input.config and input.config.limits_name or '', own
   if name ~= '' then
     SLOTS, SHARED = 'redisq:limits:{' .. name .. '}:', true
-    SHARED_BEHIND = number_of(redis.call('HGET', SLOTS .. 'clock', 'behind'))
-    BEHIND = math.max(BEHIND, SHARED_BEHIND)
+    CLOCK = SLOTS .. 'clock'
+    clock = redis.call('HMGET', CLOCK, 'sign', 'behind')
   end
-  SERVER_TIME = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  NOW = math.max(SERVER_TIME + BEHIND, number_of(clock[1]))
+  SERVER_TIME, BEHIND = tonumber(time[1]) * 1000000 + tonumber(time[2]), number_of(clock[2])
+  NOW = math.max(SERVER_TIME + BEHIND, number_of(clock[1]), number_of(own[1]))
 end
 
 local ASIDE, PAUSED, RULED = SLOTS .. 'aside', SLOTS .. 'paused', SLOTS .. 'ruled'

@@ -62,17 +62,13 @@ local function ms_until_dead(sign, patient, ttl)
   end
   if math.abs(NOW - (sign or 0)) > ttl / 16 then
     redis.call('HSET', META, 'sign', integer(NOW))
+    if SHARED then redis.call('HSET', CLOCK, 'sign', integer(NOW)) end
   end
   if NOW - SERVER_TIME ~= BEHIND then
-    redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME))
+    redis.call('HSET', CLOCK, 'behind', integer(NOW - SERVER_TIME))
   end
   local deadline = first_score(WORKERS) or NOW
-  if SHARED then
-    deadline = math.min(deadline, first_score(ALL_WORKERS) or NOW)
-    if NOW - SERVER_TIME ~= SHARED_BEHIND then
-      redis.call('HSET', SLOTS .. 'clock', 'behind', integer(NOW - SERVER_TIME))
-    end
-  end
+  if SHARED then deadline = math.min(deadline, first_score(ALL_WORKERS) or NOW) end
   if patient and patient - NOW <= ttl then deadline = math.max(deadline, patient) end
   return math.max(0, math.ceil((deadline - NOW) / 1000))
 end

@@ -25,6 +25,8 @@ local MINUTE = 60000000
 -- Milliseconds after which a slot is forgotten of which nobody is heard: SLOT_TTL in config.py.
 local FORGOTTEN = 3600000
 
+local TIMES = {'last', 'tat', 'ends', 'wanted', 'place', 'short', 'parked', 'failed', 'told'}
+
 local TEXTS = {robots_by = true, owner = true, own = true, line = true}
 
 local FIELDS = {
@@ -74,7 +76,8 @@ local function slot_of(slot)
       if TEXTS[name] then state[name] = values[i] or ''
       else state[name] = number_of(values[i]) end
     end
-    state.last = math.min(state.last, NOW) -- by a clock that has gone back since, after a reset
+    -- By a clock that has gone back since, after a reset.
+    for _, name in ipairs(state.last > NOW and TIMES or {}) do state[name] = 0 end
     set_limit(slot, state, state.own)
     slots[slot] = state
   end
