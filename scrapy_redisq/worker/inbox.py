@@ -79,9 +79,14 @@ class Inbox(Generic[S]):
         """
         if not self._by_slot:
             return next(((0, slot) for slot in self._slots), None)
-        counts = [(downloading(slot), slot) for slot in self._slots]
-        free = [(count, slot) for count, slot in counts if count is not None]
-        return min(free, key=lambda pair: pair[0], default=None)
+        best: tuple[int, str] | None = None
+        for slot in self._slots:
+            count = downloading(slot)
+            if count is not None and (best is None or count < best[0]):
+                best = count, slot
+                if count == 0:
+                    break
+        return best
 
     def pop(self, downloading: Callable[[str], int | None]) -> tuple[Lease, S] | None:
         """The next lease to start, or None. ``downloading`` as of `first`."""

@@ -83,15 +83,16 @@ class Worker:
         fingerprinter: Any = crawler.request_fingerprinter
         self.in_progress = InProgress(fingerprinter.fingerprint)
         self.inbox: Inbox[ShardSession] = Inbox.of(crawler, settings)
+        self.kept = KeptRequests(engine, run_session, crawler.stats)
         self.gate = DownloadGate(
             engine,
             self.inbox,
+            self.kept,
             self.in_progress,
             Judge.of(crawler, settings),
             run_session,
             download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
         )
-        self.kept = KeptRequests(engine, run_session, crawler.stats)
         self.outbox = Outbox(
             crawler,
             settings,
@@ -200,7 +201,7 @@ class Worker:
 
         def fewest(slot: str) -> int | None:
             number = downloading(slot)
-            if number is None or self._one_slot or not stored or stored[1] == slot:
+            if number is None or self._one_slot or not stored:
                 return number
             return number if number + self._was_kept <= stored[0] else None
 
@@ -208,7 +209,6 @@ class Worker:
         self._was_kept = page is not None
         if page is None:
             return None
-        self.gate.ask_of(page.lease.slot)
         request = self._begin(page)
         self.gate.turns.handed_out(request, page.lease.slot)
         return request
@@ -297,7 +297,7 @@ class Worker:
         inbox = self.inbox
         startable = len(inbox) - inbox.held_up(downloading)
         free = self._free()
-        if self.kept.waiting and self._may_start():
+        if self.kept.waiting and not inbox and self._may_start():
             free = max(1, free)  # else they would take each place that becomes free
         worth = inbox.worth(free) - startable
         want = max(0, min(worth, inbox.most - len(self.in_progress) - len(inbox)))

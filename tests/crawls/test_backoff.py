@@ -82,7 +82,7 @@ def test_what_is_sent_back(judge: Judge) -> None:
     see at once, what comes from elsewhere, and hosts that never answered are not. Without retries
     (RETRY_ENABLED) nothing is."""
     pages, nothing = InProgress(lambda request: b""), cast(Any, None)
-    slots = DownloadGate(nothing, nothing, pages, judge, nothing, download_timeout=60)
+    slots = DownloadGate(nothing, nothing, nothing, pages, judge, nothing, download_timeout=60)
     serializer = Serializer(None, max_bytes=10_000)
 
     def sent_back(result: Any, number: int = 0, **meta: Any) -> bool:
@@ -127,7 +127,7 @@ def test_hosts_that_may_hang_leave_places_to_others(judge: Judge) -> None:
     inbox: Inbox[Any] = Inbox(1, 100, by_slot=True)
     gate = DownloadGate(
         cast(Any, SimpleNamespace(downloads=downloads)),
-        *(inbox, pages, judge, nothing),
+        *(inbox, nothing, pages, judge, nothing),
         download_timeout=60,
     )
 

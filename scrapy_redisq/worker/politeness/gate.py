@@ -20,6 +20,7 @@ from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
 from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.page import Problem
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turns import AT_THE_GATE, NOT_NOW, Allowance, Turns
@@ -75,6 +76,7 @@ class DownloadGate:
         self,
         engine: Engine,
         inbox: Inbox[ShardSession],
+        kept: KeptRequests,
         in_progress: InProgress,
         judge: Judge | None,
         run_session: RunSession,
@@ -83,6 +85,7 @@ class DownloadGate:
     ) -> None:
         self._engine = engine
         self._inbox = inbox
+        self._kept = kept
         self._in_progress = in_progress
         self._judge = judge
         self._run_session = run_session
@@ -268,14 +271,17 @@ class DownloadGate:
         return lambda slot: None if self.turns.wait(slot) > AHEAD else downloading(slot)
 
     def downloading_kept(self) -> Callable[[str], int | None]:
-        """The same for kept requests. One of a slot at a time waits for the turn, and asks for it;
-        one place is left for slots that need not wait."""
-        downloading, turns = self._engine.downloads.by_slot(), self.turns
-        is_full = turns.waiting() >= max(1, self._engine.downloads.places - 1)
+        """The same for kept requests, whose slots the frontier may have said nothing about: it is
+        asked about some at a time. Of a slot that is left alone for long, the gate tells them."""
+        downloading, turns, now = self._trusted(), self.turns, time.monotonic()
+        asks = iter(range(self._engine.downloads.places))
 
         def count(slot: str) -> int | None:
-            would_wait = turns.wait(slot) > AHEAD or not self.knows(slot)
-            if would_wait and (is_full or turns.of(slot).waiting):
+            if not self.knows(slot):
+                if next(asks, None) is None:
+                    return None
+                self.ask_of(slot)
+            if turns.wait(slot) > AHEAD and turns.of(slot).parked - now <= LONG:
                 return None
             return downloading(slot)
 
@@ -313,7 +319,7 @@ class DownloadGate:
             self._next_start = None
         if not self.turns:
             return
-        wait = min((self.turns.wait(slot) for slot in self._inbox.waiting()), default=NOT_NOW)
+        wait = min((self.turns.wait(slot) for slot in self._waiting()), default=NOT_NOW)
         if AHEAD < wait < NOT_NOW:
             loop = asyncio.get_running_loop()
             self._next_start = loop.call_later(wait - AHEAD, self._engine.wake)
@@ -322,7 +328,14 @@ class DownloadGate:
 
     def needed_within(self) -> float | None:
         """Seconds within which an exchange is needed, None if no limit needs one."""
-        return self.turns.needed_within(self._inbox.waiting()) if self.turns else None
+        return self.turns.needed_within(self._waiting()) if self.turns else None
+
+    def _waiting(self) -> dict[str, int]:
+        """How many requests of each slot wait: leases, and kept requests."""
+        waiting = self._inbox.waiting()
+        for slot, number in self._kept.ready().items():
+            waiting[slot] = waiting.get(slot, 0) + number
+        return waiting
 
     def report(self, session: ShardSession) -> list[TurnReport]:
         """Reports on the turns of slots of this shard."""
@@ -330,7 +343,7 @@ class DownloadGate:
             return []
         worth = self._inbox.limit if not self._engine.closing else lambda slot, stock: 0
         return self.turns.report(
-            self._inbox.waiting(),
+            self._waiting(),
             worth,
             lambda slot: self._run_session.shard_of(slot) is session,
         )
@@ -343,8 +356,7 @@ class DownloadGate:
         if not (told or reply.turns):
             return []
         refused = self.turns.received(reply.turns, told, sent_at)
-        if self._inbox:
-            self._engine.wake()
+        self._engine.wake()
         return [lease for slot in refused for lease in self._inbox.remove(slot)]
 
     def announced(self, slot: str, parked: float) -> None:
