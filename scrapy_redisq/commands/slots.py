@@ -137,8 +137,7 @@ def rule(arguments: Namespace, project: Project) -> int:
             print(f"{name}: the settings hold again for {shown}: {limit} ({_waiting(before)})")
         else:
             limit = limit_text(frontier.limit(slot, **_limits(arguments)))
-            waiting = _waiting(frontier.slot(slot))
-            print(f"{name}: {shown} has {limit} ({waiting})")
+            print(f"{name}: {shown} has {limit} ({_waiting(before)})")
     return 0
 
 

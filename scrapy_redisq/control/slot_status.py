@@ -151,7 +151,9 @@ class SlotMethods(StoredFrontier):
     def limit(self, slot: str, **options: Any) -> SlotLimit:
         """Give ``slot`` a limit in the place of that of the settings, until `unlimit`; -> the limit
         that holds now. Options are those of REDISQ_SLOT_LIMITS; what is left out stays as it is.
-        Raises ValueError for what is no limit."""
+        Raises ValueError for what is no limit, `FrontierError` for a pattern of slots."""
+        if slot == "*" or slot.startswith("*."):
+            raise FrontierError(f"{slot} is no slot: patterns stand in REDISQ_SLOT_LIMITS alone")
         if "budget" in options:
             raise ValueError("budget: is given by the settings alone (REDISQ_SLOT_BUDGET)")
         parts = zip(LIMIT_PARTS, parse_limit(options).to_text().split(), strict=True)

@@ -370,6 +370,18 @@ def test_signals(autoscale: Any) -> None:
         wait_until(lambda: "TERM 1" in of_worker.read_text(), 30, "no orphan")
 
 
+def test_a_crash_that_was_replaced(autoscale: Any, tmp_path: Path) -> None:
+    """It does not count when all workers end well after SIGTERM."""
+    script = f"[ -e '{tmp_path}/crashed' ] || {{ touch '{tmp_path}/crashed'; exit 3; }}; "
+    script += "trap 'exit 0' TERM; echo up; while :; do sleep 1 & wait; done"
+    process, log = autoscale("books", "--", "sh", "-c", script)
+    of_second = tmp_path / "worker-2.log"
+    wait_until(lambda: of_second.exists() and "up" in of_second.read_text(), 30, f"see {log}")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0, log.read_text()
+    assert "ended with exit code 3" in log.read_text()
+
+
 def test_a_crawl_that_fails_at_once(redisq: Redisq, tmp_path: Path) -> None:
     """A command that there is not, one without a crawl, and wrong bounds are told in a line."""
     ran = redisq("autoscale", "books", "--", "no-such-scrapy", "crawl", "books")

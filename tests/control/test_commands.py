@@ -256,6 +256,13 @@ class TestSlots:
         redisq("slots", "limit", "books", "a.example", "--delay", "0.5", "--rate", "100/h")
         told = redisq("slots", "limit", "a.example", "--concurrency", "2", "--rate", "0").out
         assert told == "books: a.example has 0.5 s apart, 2 at a time (2 queued, 1 leased)\n"
+        told = redisq("slots", "limit", "new.example", "--delay", "1").out
+        assert told == "books: new.example has 1 s apart (nothing is known of it yet)\n"
+        for pattern in ("*", "*.example"):
+            ran = redisq("slots", "limit", pattern, "--delay", "1")
+            assert (ran.code, ran.out) == (1, "")
+            assert f"{pattern} is no slot" in ran.err
+            assert "REDISQ_SLOT_LIMITS" in ran.err
 
     def test_drop(self, redisq: Redisq, frontier: Frontier) -> None:
         """Only with --yes; `status` counts what was dropped."""

@@ -289,6 +289,16 @@ class TestSeen:
         assert "books:bloomfilter counts bytes: it is a Bloom filter" in ran.out
         assert counts(ran, "requests")[:2] == [1, 1]
 
+    def test_other_fingerprints_behind_unfiltered_requests(
+        self, redisq: Redisq, old: redis.Redis
+    ) -> None:
+        """They are told apart by the first filtered request, however many others come before."""
+        put(old, *(book(n, dont_filter=True, priority=1) for n in range(100)), book(100))
+        old.delete(SEEN)
+        old.sadd(SEEN, "0" * 40)
+        ran = redisq("migrate", "books", "--seen", "fingerprinter", **OURS)
+        assert (ran.code, "fingerprints are not those of scrapy-redis" in ran.err) == (1, True)
+
     @pytest.mark.parametrize("dupefilter", ["Bloom", "Exact"])
     def test_by_the_old_fingerprints(
         self, redisq: Redisq, old: redis.Redis, open_frontier: Opener, dupefilter: str

@@ -42,8 +42,8 @@ class Bounds:
 class Fleet:
     """The processes, in the order of their starts. ``start`` makes one of its number (from 1 on),
     ``say`` tells a person what was done and why. ``codes``: of those that have ended; ``stops``:
-    how often all were stopped; ``failures``: starts in turn that ended at once; ``held_back``: why
-    there are fewer than wanted, or ""."""
+    how often all were stopped; ``verdict``: the highest code after that; ``failures``: starts in
+    turn that ended at once; ``held_back``: why there are fewer than wanted, or ""."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Fleet:
         self.bounds = bounds
         self.processes: list[Process] = []
         self.codes: list[int] = []
-        self.stops = self.failures = 0
+        self.stops = self.verdict = self.failures = 0
         self.held_back = ""
         self._ended: list[tuple[Process, int, float]] = []
         self._started = 0
@@ -82,6 +82,8 @@ class Fleet:
                 self.processes.remove(process)
                 self._ended.append((process, code, process.age))
                 self.codes.append(code)
+                if self.stops:
+                    self.verdict = max(self.verdict, code)
                 continue
             if AT_ONCE <= process.age < self._clock() - self._failed:
                 self.failures = 0  # one that was started after it works

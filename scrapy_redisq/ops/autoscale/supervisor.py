@@ -135,7 +135,7 @@ class Supervisor:
                 self._say(f"the run {self._run_name} is complete".replace("  ", " "))
                 return 0
             if fleet.stops:
-                return max(fleet.codes, default=0)
+                return fleet.verdict
             if fleet.has_failed(finished):
                 code = fleet.codes[-1]
                 self._say(

@@ -83,7 +83,7 @@ class Migration:
         self._frontier = frontier
         self._classes = classes
         self._refuse = refuse
-        self._seen = seen
+        self._seen = self._unchecked = seen
         self._delete = delete
         self._dry_run = dry_run
         self._left: set[bytes] = set()
@@ -115,7 +115,7 @@ class Migration:
             if request is not None:
                 requests.append(request)
                 entries.append(entry)
-        if self._seen and not self.moved.found:
+        if self._unchecked:
             self._check_fingerprints([one.request for one in requests])
         self.moved.found += len(batch)
         pushed = Pushed()
@@ -168,6 +168,7 @@ class Migration:
     def _check_fingerprints(self, requests: Sequence[Request]) -> None:
         """Raise `FrontierError` if the old set knows none of the requests that were filtered."""
         filtered = [scrapy_redis_fingerprint(one) for one in requests if not one.dont_filter]
+        self._unchecked = not filtered
         if filtered and not self._old.knows_any(filtered):
             raise FrontierError(
                 f"{self._old.seen.name} knows none of the requests that were filtered by it: its "
