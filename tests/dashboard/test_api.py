@@ -122,7 +122,8 @@ def test_a_host_of_any_name(dashboard: Served, frontier: Frontier, slot: str) ->
 
 
 def test_ruling_hosts(dashboard: Served, frontier: Frontier) -> None:
-    """One, or all that match, which are those of the list; it is seen in the list at once."""
+    """One, or all that match, which are those of the list, unless more match than were counted; it
+    is seen in the list at once. A limit is no host's if it is a pattern's."""
     frontier.push(f"https://{name}.{n}.example/" for name in ("shop", "blog") for n in range(3))
     change = f"{CRAWL}/hosts"
     assert dashboard.post(change, {"action": "pause", "match": {"q": "shop"}})["changed"] == 3
@@ -135,7 +136,13 @@ def test_ruling_hosts(dashboard: Served, frontier: Frontier) -> None:
     assert hosts(dashboard, state="limited", sort="slot") == [f"blog.{n}.example" for n in range(3)]
     dashboard.post(change, {"action": "unlimit", "match": {"state": "limited"}})
     assert hosts(dashboard, state="limited") == []
-    dropped = dashboard.post(change, {"action": "drop", "match": {"q": "blog"}})
+    drop = {"action": "drop", "match": {"q": "blog"}, "most": 2}
+    refused = dashboard.ask(change, drop)
+    assert (refused.status, refused.json) == (400, {"error": "3 match by now, not 2: look again"})
+    assert frontier.status()["dropped"] == 0
+    limit = {"action": "limit", "hosts": ["*.example"], "delay": 1}
+    assert "REDISQ_SLOT_LIMITS" in dashboard.ask(change, limit).json["error"]
+    dropped = dashboard.post(change, {**drop, "most": 3})
     assert dropped == {"changed": 3, "dropped": 3}
     assert frontier.status()["dropped"] == 3
     last = dashboard.get(f"{CRAWL}/actions")["actions"][0]
@@ -147,7 +154,8 @@ def test_dead_letters(
     dashboard: Served, frontier: Frontier, redisq: Redisq, worker: Worker
 ) -> None:
     """Grouped and filtered by the same; one with its request; the file is that of ``dead export``;
-    tried again or deleted are those that match, or the named one."""
+    tried again or deleted are those that match, unless these are more than were counted, or the
+    named one."""
     frontier.push(
         {"url": f"https://{host}.example/{n}", "headers": {"X": MARKUP}}
         for host in ("a", "b")
@@ -180,7 +188,10 @@ def test_dead_letters(
     assert frontier.status()["queued"] == 3
     named = {"action": "purge", "ids": [dashboard.get(change)["letters"][0]["id"], "0-999"]}
     assert dashboard.post(change, named) == {"changed": 1}
-    assert dashboard.post(change, {"action": "purge", "match": {}}) == {"changed": 2}
+    purge = {"action": "purge", "match": {}, "most": 1}
+    refused = dashboard.ask(change, purge)
+    assert (refused.status, refused.json) == (400, {"error": "2 match by now, not 1: look again"})
+    assert dashboard.post(change, {**purge, "most": 2}) == {"changed": 2}
     assert dashboard.get(change)["total"] == 0
 
 

@@ -193,7 +193,9 @@ def see_to_dead_letters(at: Pages, frontier: Frontier, folder: Path) -> None:
     assert len([*frontier.dead()]) == len(DEAD) - 1
     at.says("3 of 5 dead letters match")
     at.press("Delete…", "All of these")
-    at.confirm("Delete")
+    with at.page.expect_request(f"**/{NAME}/dead") as asked:
+        at.confirm("Delete")
+    assert asked.value.post_data_json["most"] == 3
     at.says("3 dead letters deleted")
     assert [letter.status for letter in frontier.dead()] == [200, 200]
 
@@ -290,6 +292,7 @@ def dialogs(at: Pages, redis_url: str) -> None:
         goes_with_its_crawl(at, films, news)
         comes_too_late(at)
         keeps_what_was_chosen(at, films)
+        drops_no_more_than_it_says(at, films)
 
 
 def goes_with_its_crawl(at: Pages, films: Frontier, news: Frontier) -> None:
@@ -346,3 +349,17 @@ def keeps_what_was_chosen(at: Pages, films: Frontier) -> None:
     at.says("1 host limited")
     assert (films.slot("a.example").limit.delay, films.slot("b.example").limit.delay) == (1.5, 0)
     at.says(r"All \(2\):")
+
+
+def drops_no_more_than_it_says(at: Pages, films: Frontier) -> None:
+    """A host is found while the dialog asks: it is not dropped unseen, but paused with all."""
+    for action, number in (("Pause", 2), ("Drop…", 3)):
+        at.says(rf"All \({number}\):")
+        at.press(action, "Change several")
+        films.push([f"https://found-{number}.example/"])
+        at.confirm(action.rstrip("…"))
+    told = at.page.get_by_role("dialog").get_by_role("alert")
+    told.get_by_text("4 match by now, not 3: look again").wait_for()
+    assert "400" in at.wrong.pop()
+    assert films.status()["dropped"] == 0
+    assert films.slot("found-2.example").paused

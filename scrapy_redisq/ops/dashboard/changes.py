@@ -26,12 +26,13 @@ Names = Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_NAMED)]
 
 
 class HostChange(msgspec.Struct, forbid_unknown_fields=True):
-    """A change of hosts: either of those named, or of all that match. Options of a limit as
-    REDISQ_SLOT_LIMITS has them; what is left out stays as it is."""
+    """A change of hosts: either of those named, or of all that match, unless these are more than
+    ``most``. Options of a limit as REDISQ_SLOT_LIMITS has them; what is left out stays as it is."""
 
     action: Literal["pause", "resume", "limit", "unlimit", "drop"]
     hosts: Names | None = None
     match: HostMatch | None = None
+    most: int | None = None
     delay: float | str | None = None
     concurrency: int | str | None = None
     rate: str | None = None
@@ -47,11 +48,13 @@ class WorkerChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LetterChange(msgspec.Struct, forbid_unknown_fields=True):
-    """A change of dead letters: either of those named, or of all that match."""
+    """A change of dead letters: either of those named, or of all that match, unless these are more
+    than ``most``."""
 
     action: Literal["requeue", "purge"]
     ids: Names | None = None
     match: LetterMatch | None = None
+    most: int | None = None
 
 
 class UrlChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,6 +77,12 @@ async def body_of(request: web.Request, kind: type[T]) -> T:
         return msgspec.json.decode(await request.read(), type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not what this takes: {error}") from None
+
+
+def check_most(matching: int, most: int | None) -> None:
+    """Raise ValueError if more match than a person has seen."""
+    if most is not None and matching > most:
+        raise ValueError(f"{matching:,} match by now, not {most:,}: look again")
 
 
 async def change(request: web.Request, do: Callable[[], Any]) -> web.Response:
@@ -103,6 +112,7 @@ def _rule(frontier: Frontier, given: HostChange, options: dict[str, Any]) -> dic
     if given.match is not None:
         # All of them before the first is changed, which may move other hosts in the list.
         slots = [slot.slot for slot in frontier.slots() if given.match(slot)]
+        check_most(len(slots), given.most)
         which, acting = str(given.match), frontier.for_many()
     else:
         slots = list(dict.fromkeys(given.hosts or ()))
@@ -142,8 +152,11 @@ async def change_letters(request: web.Request) -> web.Response:
     frontier = (await crawl_of(request)).frontier
 
     def do() -> dict[str, int]:
-        found = frontier.dead() if given.ids is None else frontier.dead_letters(given.ids)
-        meant = (letter for letter in found if given.match is None or given.match(letter))
+        ids = given.ids
+        if given.match is not None:
+            ids = [letter.id for letter in frontier.dead() if given.match(letter)]
+            check_most(len(ids), given.most)
+        meant = frontier.dead_letters(ids or ())
         if given.action == "requeue":
             return {"changed": frontier.requeue_same(meant)}
         return {"changed": len(frontier.purge_same(meant))}

@@ -42,7 +42,7 @@ export default function dead(ctx) {
   }
 
   // What the list shows: another may have been asked for that is not there yet, or never comes.
-  const matched = () => ({ match: { ...list.match, ...(list.match.status !== undefined && { status: Number(list.match.status) }) } });
+  const matched = () => ({ most: list.total, match: { ...list.match, ...(list.match.status !== undefined && { status: Number(list.match.status) }) } });
 
   const matching = () => GROUPS.filter(([name]) => name in list.match).map(([name, title]) => [title, list.match[name] || NONE[name]]);
 

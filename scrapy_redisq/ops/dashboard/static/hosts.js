@@ -83,7 +83,9 @@ export default function hosts(ctx) {
   // of: target, {hosts: […]} or {match: {…}}; names, count and queued of these hosts; isOne.
   async function act(action, of) {
     const who = of.isOne ? of.names[0] : plural(of.count, "host");
-    const does = (values) => api.post(ctx.path("hosts"), { action, ...of.target, ...values });
+    // A crawl that finds hosts has more than were counted: that keeps nobody from pausing all.
+    const most = action === "drop" ? of.count : undefined;
+    const does = (values) => api.post(ctx.path("hosts"), { action, most, ...of.target, ...values });
     const done = (told) => action === "drop" ? `${plural(told.dropped, "request")} of ${of.isOne ? who : plural(told.changed, "host")} dropped`
       : `${of.isOne ? who : plural(told.changed, "host")} ${PAST[action]}`;
     const told = of.isOne && !ASKED[action] ? await attempt(does, done) : await ctx.confirm({

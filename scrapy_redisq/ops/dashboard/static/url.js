@@ -13,7 +13,6 @@ const SAYS = {
   queued: "It waits in its host's queue.",
   delayed: "It waits for its time.",
   leased: "A worker has it.",
-  kept: "It is in a worker's process: it cannot be stored.",
   dead: "It was given up.",
   done: "It was fetched.",
   seen: "It was met, and is neither waiting nor given up: most likely it was fetched.",
