@@ -79,7 +79,8 @@ OK, FAILED, USAGE, SIGNAL = 0, 1, 2, 128
 EXIT_CODES: dict[int, str] = {
     OK: "The command did what it was asked for.",
     FAILED: "It did not, and one line on stderr says why. Of `doctor`: a warning or a problem was "
-    "found.",
+    "found. Of `scrapy crawl`: the spider was closed with one of the reasons above, but for "
+    "`finished` and `slots_set_aside`.",
     USAGE: "The arguments are wrong.",
     SIGNAL: "More than this, by the number of a signal: the signal ended it (130 is Ctrl-C).",
 }

@@ -254,6 +254,10 @@ def has_pending_requests(crawler: Crawler) -> bool:
 
 
 def close_spider(crawler: Crawler, reason: CloseReason) -> None:
-    """Close the spider for ``reason``, without waiting for it."""
+    """Close the spider for ``reason``, without waiting for it. `scrapy crawl` exits with 1, or a
+    supervisor would take the crawl for finished; not if nothing but hosts that are away is left."""
     engine: Any = crawler.engine
+    if (running := running_command()) is not None and reason != "slots_set_aside":
+        command: Any = running[1]
+        command.exitcode = 1
     deferred_from_coro(engine.close_spider_async(reason=reason))

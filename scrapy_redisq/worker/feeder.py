@@ -124,6 +124,10 @@ async def open_sources(
     return sources
 
 
+FAILURES = (*TROUBLE, RedisError, RedisqError, ValueError)
+"""Of a feed's server; ValueError: its name cannot be one."""
+
+
 class Feeder:
     """Reads the ``sources`` of a worker, the first ones first. ``max_idle``: seconds after which
     the crawl is kept open no longer when all of it is idle; 0: it stays."""
@@ -137,7 +141,7 @@ class Feeder:
         self.ends = False
         """Whether the crawl does not stay for more lines: ``max_idle``, and all feeds are empty."""
         self._idle_since = time.monotonic()
-        self._pushes = False
+        self._reads = False
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -145,16 +149,21 @@ class Feeder:
             pause = LOOK
             if self._worker.could_use_more():
                 await self._worker.room_for_start()
-                pause = 0.0 if await self._read_first() else LOOK_IDLE
+                self._reads = not self._worker.engine.closing
+                try:
+                    if self._reads:
+                        pause = 0.0 if await self._read_first() else LOOK_IDLE
+                finally:
+                    self._reads = False
             elif not self._worker.engine.closing:
                 self._mind_the_end(all_empty=False)
             await asyncio.sleep(pause)
 
     async def finish(self, seconds: float) -> None:
-        """Wait so long at most for a push that is under way. If it is cut off, its lines are read
+        """Wait so long at most for lines that are being read. If it is cut off, its lines are read
         again when the TTL is over."""
         deadline = time.monotonic() + seconds
-        while self._pushes and time.monotonic() < deadline:
+        while self._reads and time.monotonic() < deadline:
             await asyncio.sleep(LOOK)
 
     async def _read_first(self) -> bool:
@@ -168,11 +177,7 @@ class Feeder:
             if taken is not None and taken.lines:
                 self._idle_since = time.monotonic()
                 self._run.stay_open(True)
-                self._pushes = True
-                try:
-                    await self._push(source, taken)
-                finally:
-                    self._pushes = False
+                await self._push(source, taken)
                 return True
             all_empty &= taken is not None and not taken.aside
         self._mind_the_end(all_empty)
@@ -199,7 +204,7 @@ class Feeder:
         """Lines of the feed; None if it cannot be read."""
         try:
             taken = await self._call(source, most=source.feed.batch)
-        except (*TROUBLE, RedisError, RedisqError) as error:
+        except FAILURES as error:
             self._failed(source, error)
             await source.hang_up()
             return None
@@ -234,7 +239,7 @@ class Feeder:
             await asyncio.sleep(LOOK)
         try:
             await self._call(source, most=0, done=taken.done)
-        except (*TROUBLE, RedisError, RedisqError) as error:
+        except FAILURES as error:
             # Its lines are read once more when the TTL is over, and are duplicates.
             self._failed(source, error)
 

@@ -229,7 +229,7 @@ def test_a_damaged_key(crawl: Run, redis_server: RedisServer, redisq: Redisq) ->
         worker = crawl("follow", site, few)
         queue: bytes = wait_until(lambda: next(client.scan_iter("*:queue:*"), b""), 20, "a queue")
         client.set(queue, "mine")
-        assert worker.wait().reason == "frontier_corrupt"
+        assert (worker.wait().reason, worker.process.returncode) == ("frontier_corrupt", 1)
         assert queue.decode() in worker.log
         client.delete(queue)
         assert queue.decode() in redisq("reset", "follow", "--mend").out

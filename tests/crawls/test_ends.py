@@ -8,10 +8,10 @@ from pathlib import Path
 import scrapy
 
 from lab.servers import RedisServer, wait_until
-from lab.site import Answer, Site
+from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.request_fields import loads_fields
-from tests.harness.crawl import Run, letters_of, several, status_of
+from tests.harness.crawl import Run, constants, letters_of, several, status_of
 
 
 def page(path: str) -> Answer | str:
@@ -212,6 +212,16 @@ def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -
     assert worker.stats["redisq/dead/retries"] == len(names) + 1
     assert worker.stats["mine/max_reached"] == len(names) + 1
     assert len(worker.items()) == 3  # generator, on the side, fine
+
+
+def test_a_worker_that_fails(crawl: Run, redis_server: RedisServer) -> None:
+    """It leaves the run, as another one does, and a supervisor is told to start it again."""
+    fails = constants({"scrapy_redisq.worker.worker.ENOUGH_QUEUED": None})
+    with Site(linked_pages(20, delay=0.2)) as site:
+        worker = crawl("follow", site, {**fails, "REDISQ_FEEDS": '{"feed": {}}'}).wait()
+    assert (worker.reason, worker.process.returncode) == ("redisq_failed", 1)
+    state = status_of(redis_server)
+    assert (state["workers"], state["leased"]) == ([], 0)
 
 
 def test_a_login(crawl: Run) -> None:

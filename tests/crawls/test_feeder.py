@@ -106,7 +106,9 @@ def test_another_server(redis_server: RedisServer, crawl: Run, redisq: Redisq) -
     try:
         with Site(page) as site, redis_server.client() as client:
             other.kill()
-            given = {"REDISQ_FEEDS": json.dumps({"far": {"url": other.url}, "near": {}})}
+            odd = {"url": "redis://no..host:6379"}
+            sources = {"far": {"url": other.url}, "odd": odd, "near": {}}
+            given = {"REDISQ_FEEDS": json.dumps(sources)}
             worker = crawl("fed_plain", settings=given)
             wait_until_joined([worker])
             client.rpush("near", f"{site.url}/near")
@@ -127,7 +129,8 @@ def test_another_server(redis_server: RedisServer, crawl: Run, redisq: Redisq) -
                 assert "feeds lines that wait: 3 in near" in shown
                 assert "stats " in shown
                 assert "bytes received" in shown
-        assert worker.log.count("The feed 'far' (REDISQ_FEEDS) is not read") == 1
+        for name in ("far", "odd"):
+            assert worker.log.count(f"The feed '{name}' (REDISQ_FEEDS) is not read") == 1
     finally:
         other.close()
 
