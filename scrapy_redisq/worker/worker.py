@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
 from scrapy_redisq.worker.feeder import Feeder
 from scrapy_redisq.worker.in_progress import InProgress
-from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.inbox import PATIENCE, Inbox
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.leaving import leave
 from scrapy_redisq.worker.outbox import Outbox
@@ -119,7 +120,9 @@ class Worker:
         """Sinks that take no items now."""
         self._one_slot = settings.scheduling == "priority"
         self._session_lost = getattr(crawler.spider, "session_lost", None)
-        self._held_up = self._was_kept = False
+        self._held_up = False
+        self._kept_at = 0.0
+        """When (time.monotonic()) the last request was begun, if that was a kept one."""
         self._wants_nothing = False
         self.orders = Orders(engine, self._orders_changed, paused=run_session.joined.paused)
         self.gate.crawl_paused = self.orders.paused
@@ -203,10 +206,10 @@ class Worker:
             number = downloading(slot)
             if number is None or self._one_slot or not stored:
                 return number
-            return number if number + self._was_kept <= stored[0] else None
+            return number if number + (self._kept_at > 0) <= stored[0] else None
 
         page = self.kept.next(fewest, self.inbox.highest)
-        self._was_kept = page is not None
+        self._kept_at = time.monotonic() if page is not None else 0.0
         if page is None:
             return None
         request = self._begin(page)
@@ -297,8 +300,9 @@ class Worker:
         inbox = self.inbox
         startable = len(inbox) - inbox.held_up(downloading)
         free = self._free()
-        if self.kept.waiting and not inbox and self._may_start():
-            free = max(1, free)  # else they would take each place that becomes free
+        # Kept requests would take each place that becomes free.
+        if not inbox and time.monotonic() - self._kept_at < PATIENCE and self._may_start():
+            free = max(1, free)
         worth = inbox.worth(free) - startable
         want = max(0, min(worth, inbox.most - len(self.in_progress) - len(inbox)))
         if want and self._wants_nothing:
