@@ -67,7 +67,8 @@ CLOSES: dict[CloseReason, str] = {
     "names the key, or says how many requests are missing.",
     "frontier_lost": "The frontier is gone from Redis, or was begun anew by others. The worker's "
     "pages are not recorded.",
-    "redisq_failed": "The worker cannot go on: the log names the error. Its pages go back.",
+    "redisq_failed": "The worker cannot go on: the log names the error. Its pages go back "
+    "when its lease TTL is over.",
     "sink_failed": "The sink does not fit the items, and the log says what to do. Pages whose "
     "items are not written stay in the frontier.",
     "slots_set_aside": "For `REDISQ_SET_ASIDE_WAIT` seconds only requests of hosts that do not "
@@ -79,8 +80,7 @@ OK, FAILED, USAGE, SIGNAL = 0, 1, 2, 128
 EXIT_CODES: dict[int, str] = {
     OK: "The command did what it was asked for.",
     FAILED: "It did not, and one line on stderr says why. Of `doctor`: a warning or a problem was "
-    "found. Of `scrapy crawl`: the spider was closed with one of the reasons above, but for "
-    "`finished` and `slots_set_aside`.",
+    "found. Of `scrapy crawl`: the worker could not go on, by one of the reasons above.",
     USAGE: "The arguments are wrong.",
     SIGNAL: "More than this, by the number of a signal: the signal ended it (130 is Ctrl-C).",
 }

@@ -253,11 +253,11 @@ def has_pending_requests(crawler: Crawler) -> bool:
     return scheduler is not None and bool(scheduler.has_pending_requests())
 
 
-def close_spider(crawler: Crawler, reason: CloseReason) -> None:
-    """Close the spider for ``reason``, without waiting for it. `scrapy crawl` exits with 1, or a
-    supervisor would take the crawl for finished; not if nothing but hosts that are away is left."""
+def close_spider(crawler: Crawler, reason: CloseReason, *, failed: bool = False) -> None:
+    """Close the spider for ``reason``, without waiting for it. If the worker has ``failed``,
+    `scrapy crawl` exits with 1: a supervisor would else take the crawl for finished."""
     engine: Any = crawler.engine
-    if (running := running_command()) is not None and reason != "slots_set_aside":
+    if failed and (running := running_command()) is not None:
         command: Any = running[1]
         command.exitcode = 1
     deferred_from_coro(engine.close_spider_async(reason=reason))

@@ -142,7 +142,7 @@ class Writer:
         if self.failed is None:
             self.failed = error
             logger.error("Closing (sink_failed): %s", error)
-            close_spider(self._crawler, "sink_failed")
+            close_spider(self._crawler, "sink_failed", failed=True)
 
     # Batches
 

@@ -37,7 +37,7 @@ class KeptRequests:
         self._stats = stats
         self._waiting: dict[Request, KeptPage] = {}
         self._ready: Inbox[Request] = Inbox(1, 1, by_slot=True)
-        """Those of ``_waiting`` whose delay is over."""
+        """Those that are not in ``_waiting`` any more were dropped."""
         self._number = 0
         self.own = 0
         """Requests without a holder, waiting or in progress. While there are some, this worker may
@@ -64,9 +64,9 @@ class KeptRequests:
         """Requests that were not started."""
         return len(self._waiting)
 
-    def ready(self) -> dict[str, int]:
-        """How many of each slot wait for nothing but to be started."""
-        return self._ready.waiting()
+    def waits(self, slot: str) -> bool:
+        """Whether some of the slot may be started as far as they know."""
+        return self._ready.highest(slot) is not None
 
     def take(self, page: KeptPage, delay: float, fingerprint: bytes | None) -> bool:
         """Take a request, for ``delay`` seconds from now. -> False if ``fingerprint`` is known."""
@@ -108,8 +108,10 @@ class KeptRequests:
             other, own = others(slot), self._ready.highest(slot)
             return None if other is not None and other > (own or 0) else downloading(slot)
 
-        popped = self._ready.pop(goes_first)
-        return None if popped is None else self._waiting.pop(popped[1])
+        while (popped := self._ready.pop(goes_first)) is not None:
+            if (page := self._waiting.pop(popped[1], None)) is not None:
+                return page
+        return None
 
     # Ends
 
@@ -126,18 +128,11 @@ class KeptRequests:
         closing = self._engine.closing
         # One page may hold very many.
         anothers = {page for page in self._holders if page.given_back or not page.is_held}
-        dropped = [
-            page
-            for page in (self._waiting.values() if closing or anothers else ())
-            if closing or (page.holder in anothers and page.asked_again)
-        ]
-        for page in dropped:
-            del self._waiting[page.request]
-            page.give_back()
-            self._end(page)
-        for lease, request in self._ready.clear() if dropped else ():
-            if request in self._waiting:  # the turns of the others' slots are for other workers
-                self._ready.add(lease, request)
+        for request, page in list(self._waiting.items()) if closing or anothers else ():
+            if closing or (page.holder in anothers and page.asked_again):
+                del self._waiting[request]
+                page.give_back()
+                self._end(page)
 
     def _try_again(self, page: KeptPage) -> None:
         """Begin another try, as a stored request would have."""

@@ -63,9 +63,6 @@ async def _leave(worker: Worker, reason: str) -> None:
         await worker.feeder.finish(worker.settings.close_timeout / 2)
     await worker.run_session.stop()
     if worker.is_lost:
-        if reason == "redisq_failed":  # the frontier is as it should be
-            with contextlib.suppress(*TROUBLE, RedisError, RedisqError):
-                await worker.run_session.give_back()
         return
     is_complete = worker.completed_run = await worker.run_session.leave()
     _tell_of_the_end(worker)

@@ -491,4 +491,4 @@ class Worker:
         elif isinstance(error, FrontierCorrupt) and not isinstance(error, ScriptFailed):
             reason = "frontier_corrupt"
         logger.error("Closing (%s): %s", reason, error)
-        close_spider(self.crawler, reason)
+        close_spider(self.crawler, reason, failed=True)

@@ -237,7 +237,7 @@ MUTANTS = [
         ("if not ours and not may_pass then", "if not ours then"),
         ("not redis.call('ZSCORE', READY, slot) then leave_line(state, TAG) end", "false then end"),
     ),
-    *_of(SHARED + "slots/state.lua", LIMITS, ("state.last > NOW and TIMES or {}", "{}")),
+    *_of(SHARED + "slots/state.lua", LIMITS, ("is_ahead and TIMES or {}", "{}")),
     *_of(REAP, SHARED_LIMITS, ("return_tokens(worker)\nend", "end")),
     *_of(
         JOIN,
@@ -285,12 +285,15 @@ MUTANTS = [
     *_of(
         "worker/politeness/gate.py",
         "tests/crawls/test_sessions.py",
-        ("if would_wait and (is_full or turns.of(slot).waiting):", "if False:"),
+        ("if turns.wait(slot) > AHEAD and (is_full or turns.of(slot).waiting):", "if False:"),
     ),
     *_of(
         "worker/worker.py",
         "tests/crawls/test_sessions.py",
-        ("return number if number + self._was_kept <= stored[0] else None", "return number"),
+        (
+            "return number if number + (self._kept_at > 0) <= stored[0] else None",
+            "return number",
+        ),
     ),
     *_of(ROBOTS, "tests/crawls/test_robots.py", "keep('lock', LOCK)"),
     *_of(

@@ -85,7 +85,6 @@ class DownloadGate:
     ) -> None:
         self._engine = engine
         self._inbox = inbox
-        self._kept = kept
         self._in_progress = in_progress
         self._judge = judge
         self._run_session = run_session
@@ -95,7 +94,7 @@ class DownloadGate:
         self.turns = Turns(
             lambda slot: self._valid_until.get(run_session.shard_of(slot), math.inf),
             # Scrapy begins these when others of the slot have ended, be it minutes later.
-            in_progress.to_begin,
+            lambda slot: in_progress.to_begin(slot) or kept.waits(slot),
         )
         self._next_start: asyncio.TimerHandle | None = None
 
@@ -272,16 +271,17 @@ class DownloadGate:
 
     def downloading_kept(self) -> Callable[[str], int | None]:
         """The same for kept requests, whose slots the frontier may have said nothing about: it is
-        asked about some at a time. Of a slot that is left alone for long, the gate tells them."""
-        downloading, turns, now = self._trusted(), self.turns, time.monotonic()
-        asks = iter(range(self._engine.downloads.places))
+        asked about some at a time. One of a slot at a time waits for the turn; one place is left
+        for slots that need not wait."""
+        downloading, turns, places = self._trusted(), self.turns, self._engine.downloads.places
+        is_full, asks = turns.waiting() >= max(1, places - 1), iter(range(places))
 
         def count(slot: str) -> int | None:
             if not self.knows(slot):
                 if next(asks, None) is None:
                     return None
                 self.ask_of(slot)
-            if turns.wait(slot) > AHEAD and turns.of(slot).parked - now <= LONG:
+            if turns.wait(slot) > AHEAD and (is_full or turns.of(slot).waiting):
                 return None
             return downloading(slot)
 
@@ -319,7 +319,7 @@ class DownloadGate:
             self._next_start = None
         if not self.turns:
             return
-        wait = min((self.turns.wait(slot) for slot in self._waiting()), default=NOT_NOW)
+        wait = min((self.turns.wait(slot) for slot in self._inbox.waiting()), default=NOT_NOW)
         if AHEAD < wait < NOT_NOW:
             loop = asyncio.get_running_loop()
             self._next_start = loop.call_later(wait - AHEAD, self._engine.wake)
@@ -328,14 +328,7 @@ class DownloadGate:
 
     def needed_within(self) -> float | None:
         """Seconds within which an exchange is needed, None if no limit needs one."""
-        return self.turns.needed_within(self._waiting()) if self.turns else None
-
-    def _waiting(self) -> dict[str, int]:
-        """How many requests of each slot wait: leases, and kept requests."""
-        waiting = self._inbox.waiting()
-        for slot, number in self._kept.ready().items():
-            waiting[slot] = waiting.get(slot, 0) + number
-        return waiting
+        return self.turns.needed_within(self._inbox.waiting()) if self.turns else None
 
     def report(self, session: ShardSession) -> list[TurnReport]:
         """Reports on the turns of slots of this shard."""
@@ -343,7 +336,7 @@ class DownloadGate:
             return []
         worth = self._inbox.limit if not self._engine.closing else lambda slot, stock: 0
         return self.turns.report(
-            self._waiting(),
+            self._inbox.waiting(),
             worth,
             lambda slot: self._run_session.shard_of(slot) is session,
         )

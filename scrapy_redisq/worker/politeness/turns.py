@@ -188,6 +188,11 @@ class Turns:
         """Whether ``slot`` has, or had lately, limits that this worker heeds."""
         return slot in self._turns
 
+    def waiting(self) -> int:
+        """Requests that wait for the turn of their slot, or for a token."""
+        states = self._turns.values()
+        return sum(one.waiting for one in states if one.waiting and self._wait_at_the_gate(one) > 0)
+
     def is_free(self, slot: str) -> bool:
         """Whether the frontier said lately that ``slot`` has no limits."""
         return self._free.get(slot, 0.0) > time.monotonic()
@@ -355,9 +360,9 @@ class Turns:
         worth: Callable[[str, int], int],
         mine: Callable[[str], bool],
     ) -> list[TurnReport]:
-        """The reports for the next exchange, with the entries to claim. ``waiting``: requests of
-        each slot that wait here. ``worth(slot, soon)``: how many leases are worth having if
-        ``soon`` may begin soon. ``mine``: whether the slot is of the shard that is told."""
+        """The reports for the next exchange, with the entries to claim. ``waiting``: leases of each
+        slot. ``worth(slot, soon)``: how many leases are worth having if ``soon`` may begin soon.
+        ``mine``: whether the slot is of the shard that is told."""
         now = time.monotonic()
         told = []
         self._urgent = False

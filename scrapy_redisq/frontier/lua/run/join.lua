@@ -46,7 +46,7 @@ local function reply(status, fields)
   return cmsgpack.pack(answer)
 end
 
-for kind, keys in pairs({hash = {META, COUNTS, BUSY, LETTERS, ROBOTS, POSTED, LIMITS, TAKEN},
+for kind, keys in pairs({hash = {META, CLOCK, COUNTS, BUSY, LETTERS, ROBOTS, POSTED, LIMITS, TAKEN},
     zset = {READY, DELAYED, WORKERS, ALL_WORKERS, DEAD, ASIDE, PAUSED, RULED, ROBOTS_UNTIL, ENDED,
       POST},
     list = {TRASH}, string = {REAPED}}) do

@@ -77,7 +77,8 @@ local function slot_of(slot)
       else state[name] = number_of(values[i]) end
     end
     -- By a clock that has gone back since, after a reset.
-    for _, name in ipairs(state.last > NOW and TIMES or {}) do state[name] = 0 end
+    local is_ahead = math.max(state.last, state.failed, state.told) > NOW
+    for _, name in ipairs(is_ahead and TIMES or {}) do state[name] = 0 end
     set_limit(slot, state, state.own)
     slots[slot] = state
   end
