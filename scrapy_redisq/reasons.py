@@ -80,7 +80,8 @@ OK, FAILED, USAGE, SIGNAL = 0, 1, 2, 128
 EXIT_CODES: dict[int, str] = {
     OK: "The command did what it was asked for.",
     FAILED: "It did not, and one line on stderr says why. Of `doctor`: a warning or a problem was "
-    "found. Of `scrapy crawl`: the worker could not go on, by one of the reasons above.",
+    "found. Of `scrapy crawl`: the worker could not go on, because of `redisq_failed`, "
+    "`frontier_lost`, `sink_failed`, or a damaged key.",
     USAGE: "The arguments are wrong.",
     SIGNAL: "More than this, by the number of a signal: the signal ended it (130 is Ctrl-C).",
 }

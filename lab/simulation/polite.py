@@ -28,7 +28,10 @@ STARVED = 6.0
 """Virtual seconds for which nothing begins at a host that has a link to be followed, while less
 than half of the downloads go on that one worker may have."""
 
-WAITING = {"delays", "robots", "rival", "trouble", "give_up", "retry_after", "failures"}
+WAITING = {
+    *("delays", "robots", "rival", "trouble", "give_up", "retry_after", "failures"),
+    *("heavy", "heavy_lines"),  # a worker claims nothing while it keeps too much that may be lost
+}
 """Features by which a host waits for something else."""
 
 

@@ -255,7 +255,7 @@ def has_pending_requests(crawler: Crawler) -> bool:
 
 def close_spider(crawler: Crawler, reason: CloseReason, *, failed: bool = False) -> None:
     """Close the spider for ``reason``, without waiting for it. If the worker has ``failed``,
-    `scrapy crawl` exits with 1: a supervisor would else take the crawl for finished."""
+    `scrapy crawl` exits with 1. Otherwise a supervisor would take the crawl for finished."""
     engine: Any = crawler.engine
     if failed and (running := running_command()) is not None:
         command: Any = running[1]

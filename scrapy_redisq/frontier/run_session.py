@@ -457,7 +457,7 @@ class RunSession:
                 await self.give_back()
                 if not self.complete or (self.terms.run.keep_alive and not self._missing):
                     return False
-                if not self._certain:  # told to stop, maybe while a replaced server answered
+                if not self._certain:  # told to stop: a replaced server may have said all is done
                     await self.confirm_primary()
                 return await self._complete()
             except TROUBLE as error:

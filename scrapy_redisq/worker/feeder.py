@@ -125,7 +125,7 @@ async def open_sources(
 
 
 FAILURES = (*TROUBLE, RedisError, RedisqError, ValueError)
-"""Of a feed's server; ValueError: its name cannot be one."""
+"""Of a feed's server; ValueError: its URL has an impossible host."""
 
 
 class Feeder:

@@ -65,7 +65,7 @@ class KeptRequests:
         return len(self._waiting)
 
     def waits(self, slot: str) -> bool:
-        """Whether some of the slot may be started as far as they know."""
+        """Whether kept requests of the slot wait whose delay is over."""
         return self._ready.highest(slot) is not None
 
     def take(self, page: KeptPage, delay: float, fingerprint: bytes | None) -> bool:
@@ -133,6 +133,8 @@ class KeptRequests:
                 del self._waiting[request]
                 page.give_back()
                 self._end(page)
+        if not self._waiting:
+            self._ready.clear()
 
     def _try_again(self, page: KeptPage) -> None:
         """Begin another try, as a stored request would have."""

@@ -122,7 +122,8 @@ class Worker:
         self._session_lost = getattr(crawler.spider, "session_lost", None)
         self._held_up = False
         self._kept_at = 0.0
-        """When (time.monotonic()) the last request was begun, if that was a kept one."""
+        """When (time.monotonic()) the last kept request was begun; 0.0 if a stored one was looked
+        for since."""
         self._wants_nothing = False
         self.orders = Orders(engine, self._orders_changed, paused=run_session.joined.paused)
         self.gate.crawl_paused = self.orders.paused
@@ -199,8 +200,11 @@ class Worker:
     def _next_from_memory(self) -> Request | None:
         if not self.kept.waiting:
             return None
-        downloading = (lambda slot: 0) if self._one_slot else self.gate.downloading_kept()
         stored = self.inbox.first(self.gate.downloading())
+        if stored and stored[0] < (self._kept_at > 0) and not self._one_slot:
+            self._kept_at = 0.0  # a stored one takes its turn
+            return None
+        downloading = (lambda slot: 0) if self._one_slot else self.gate.downloading_kept()
 
         def fewest(slot: str) -> int | None:
             number = downloading(slot)
@@ -300,7 +304,7 @@ class Worker:
         inbox = self.inbox
         startable = len(inbox) - inbox.held_up(downloading)
         free = self._free()
-        # Kept requests would take each place that becomes free.
+        # Without a stored request here, kept ones would take each place that becomes free.
         if not inbox and time.monotonic() - self._kept_at < PATIENCE and self._may_start():
             free = max(1, free)
         worth = inbox.worth(free) - startable

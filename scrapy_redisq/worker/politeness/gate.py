@@ -93,8 +93,8 @@ class DownloadGate:
         """After it other workers may take this one for dead on the shard."""
         self.turns = Turns(
             lambda slot: self._valid_until.get(run_session.shard_of(slot), math.inf),
-            # Scrapy begins these when others of the slot have ended, be it minutes later.
-            lambda slot: in_progress.to_begin(slot) or kept.waits(slot),
+            # Scrapy begins the others when some of the slot have ended, be it minutes later.
+            lambda slot: kept.waits(slot) or in_progress.to_begin(slot),
         )
         self._next_start: asyncio.TimerHandle | None = None
 
@@ -111,7 +111,7 @@ class DownloadGate:
         while self.crawl_paused and is_page:
             check(0.0)
             await asyncio.sleep(AT_THE_GATE)
-        self.ask_of(slot)
+        self.ask_of(slot, again=self.turns.of(slot).handed_back)
         state = await self.turns.may_begin(request, slot, check) if self.turns else None
         if state is not None:
             self._engine.wake()  # the next one may come after it, whenever this one ends
@@ -135,9 +135,10 @@ class DownloadGate:
         if told:
             self._judged(told, state)
 
-    def ask_of(self, slot: str) -> None:
-        """Have the frontier asked about the limits of a slot, if they are not known."""
-        if self._judge is not None and not (self.knows(slot) or self._engine.closing):
+    def ask_of(self, slot: str, *, again: bool = False) -> None:
+        """Have the frontier asked for the limits of a slot, if they are not known, or ``again``."""
+        knows = self.knows(slot) and not again
+        if self._judge is not None and not (knows or self._engine.closing):
             self.turns.suspend(slot, 0.0)
             self._run_session.wake()
 
@@ -270,20 +271,23 @@ class DownloadGate:
         return lambda slot: None if self.turns.wait(slot) > AHEAD else downloading(slot)
 
     def downloading_kept(self) -> Callable[[str], int | None]:
-        """The same for kept requests, whose slots the frontier may have said nothing about: it is
-        asked about some at a time. One of a slot at a time waits for the turn; one place is left
-        for slots that need not wait."""
+        """The same for kept requests. The frontier is asked about slots that are not known, about
+        as many at a time as there are places. One of a slot at a time waits for the turn; one place
+        is left for slots that need not wait."""
         downloading, turns, places = self._trusted(), self.turns, self._engine.downloads.places
-        is_full, asks = turns.waiting() >= max(1, places - 1), iter(range(places))
+        is_full, questions = turns.waiting() >= max(1, places - 1), iter(range(places))
 
         def count(slot: str) -> int | None:
+            number = downloading(slot)
+            if number is None:
+                return None
             if not self.knows(slot):
-                if next(asks, None) is None:
+                if next(questions, None) is None:
                     return None
                 self.ask_of(slot)
             if turns.wait(slot) > AHEAD and (is_full or turns.of(slot).waiting):
                 return None
-            return downloading(slot)
+            return number
 
         return count
 

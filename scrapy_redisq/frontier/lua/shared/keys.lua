@@ -14,7 +14,7 @@
 --                           workers; feeds: JSON, keys), shards (that former runs had),
 --                           sealed and visited (see shared/run_state.lua), begun:J (on shard 0:
 --                           shard J has begun the run for good), sign and patient (see
---                           ms_until_dead()), behind (us, see NOW), stuck and retry (see
+--                           ms_until_dead()), behind (us, see CLOCK), stuck and retry (see
 --                           shared/slots/backoff.lua), sampled (see shared/past.lua), release and
 --                           settings (of the worker that joined last), limited (slots may have
 --                           limits), limits_since (us: when the worker was started that has

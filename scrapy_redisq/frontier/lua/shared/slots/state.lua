@@ -76,9 +76,10 @@ local function slot_of(slot)
       if TEXTS[name] then state[name] = values[i] or ''
       else state[name] = number_of(values[i]) end
     end
-    -- By a clock that has gone back since, after a reset.
-    local is_ahead = math.max(state.last, state.failed, state.told) > NOW
+    -- After a reset the server's clock may have gone back: then the slot's times mean nothing.
+    local is_ahead = math.max(state.last, state.failed, state.told) > NOW + MINUTE
     for _, name in ipairs(is_ahead and TIMES or {}) do state[name] = 0 end
+    state.last = math.min(state.last, NOW)
     set_limit(slot, state, state.own)
     slots[slot] = state
   end
