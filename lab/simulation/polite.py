@@ -29,7 +29,7 @@ STARVED = 6.0
 than half of the downloads go on that one worker may have."""
 
 WAITING = {
-    *("delays", "robots", "rival", "trouble", "give_up", "retry_after", "failures"),
+    *("close_spider", "delays", "robots", "rival", "trouble", "give_up", "retry_after", "failures"),
     *("heavy", "heavy_lines"),  # a worker claims nothing while it keeps too much that may be lost
 }
 """Features by which a host waits for something else."""
