@@ -31,7 +31,7 @@ from scrapy_redisq.server.embedded.binaries import bloom_module
 from tests.harness import collected
 from tests.harness.command import Ran, Redisq
 from tests.harness.crawl import Run
-from tests.harness.worker import EXACT, NAME, Worker
+from tests.harness.worker import EXACT, NAME, Make, Worker
 
 HERE = Path(__file__).resolve().parent
 
@@ -222,7 +222,7 @@ def frontier(request: pytest.FixtureRequest) -> Iterator[Frontier]:
 
 
 @pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
+def member(client: redis.Redis) -> Make:
     """Makes workers of "books" on `each_server`, with limits of the settings by slot."""
 
     def make(limits: dict[str, dict[str, Any]] | None = None, **options: Any) -> Worker:

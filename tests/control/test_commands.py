@@ -26,6 +26,7 @@ from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.ops.autoscale import CrawlCommand
+from tests.control.conftest import Opener
 from tests.control.member import Member, some_urls
 from tests.harness.command import Ran, Redisq
 
@@ -102,8 +103,7 @@ class TestUsage:
         ran = redisq(*args, "--help")
         assert ran.code == 0
         assert ran.out.startswith(f"usage: {' '.join(['scrapy redisq', *args])}")
-        assert "-s REDISQ_URL=" in ran.out
-        assert "Exit codes" in ran.out
+        assert "-s REDISQ_URL=" in ran.out and "Exit codes" in ran.out
         assert max(map(len, ran.out.splitlines())) <= 80
 
 
@@ -122,23 +122,17 @@ class TestStatus:
         absent = json.loads(redisq("status", "books", "--json").out)
         assert (absent["state"], absent["created"]) == ("absent", 0)
 
-    def test_all_frontiers(
-        self, redisq: Redisq, frontier: Frontier, redis_server: RedisServer
-    ) -> None:
+    def test_all_frontiers(self, redisq: Redisq, frontier: Frontier, open_frontier: Opener) -> None:
         """Without a name, one line each; a shard is no frontier, nor is any other key."""
         frontier.push(some_urls(3))
-        with Frontier.from_url(
-            redis_server.url, "shop: [b]a[/b]", config=FrontierConfig(shards=3)
-        ) as shop:
-            shop.push(some_urls(2_000))
+        shop = open_frontier("shop: [b]a[/b]", config=FrontierConfig(shards=3))
+        shop.push(some_urls(2_000))
         frontier.client.set("redisq:{x:0}:metal", 1)
         ran = redisq("status")
         lines = ran.out.splitlines()
-        assert ran.code == 0
-        assert len(lines) == 4
+        assert (ran.code, len(lines)) == (0, 4)
         assert lines[2].split()[:3] == ["books", "stopped", "3"]
-        assert "shop: [b]a[/b]" in lines[3]
-        assert "2,000" in lines[3]
+        assert "shop: [b]a[/b]" in lines[3] and "2,000" in lines[3]
         told = [json.loads(line) for line in redisq("status", "--json").out.splitlines()]
         assert [(x["frontier"], x["queued"]) for x in told] == [("books", 3), (shop.name, 2_000)]
 
@@ -167,8 +161,7 @@ class TestStatus:
         frontier.push(some_urls(1))
         frontier.client.hset("redisq:{new:0}:meta", "format", "99")
         ran = redisq("status")
-        assert "books" in ran.out
-        assert "'new' has format 99" in ran.err
+        assert "books" in ran.out and "'new' has format 99" in ran.err
         ran = redisq("status", "new")
         assert (ran.code, ran.out) == (1, "")
         assert "format 99" in ran.err
@@ -199,17 +192,14 @@ class TestStatus:
 
 
 class TestSlots:
-    def test_nothing_there(
-        self, redisq: Redisq, frontier: Frontier, redis_server: RedisServer
-    ) -> None:
+    def test_nothing_there(self, redisq: Redisq, frontier: Frontier, open_frontier: Opener) -> None:
         """No frontier, one that is not there, and several to choose from: one line, code 1."""
         assert redisq("slots").err.startswith("scrapy redisq: there is no frontier on redis://")
         for args in (["books"], ["pause", "books", "a.example"], ["drop", "books", "a.example"]):
             ran = redisq("slots", *args)
             assert ran == (1, "", "scrapy redisq: there is no frontier 'books'\n")
         frontier.push(some_urls(1))
-        with Frontier.from_url(redis_server.url, "shop") as shop:
-            shop.push(some_urls(1))
+        open_frontier("shop").push(some_urls(1))
         ran = redisq("slots")
         assert ran == (1, "", "scrapy redisq: name one of the frontiers: books, shop\n")
 
@@ -354,9 +344,7 @@ def test_an_embedded_server(redisq: Redisq, tmp_path: Path) -> None:
     try:
         assert redisq("push", "books", "https://a.example/", **own).code == 0
         told = json.loads(redisq("server", "status", "--json", **own).out)
-        assert told["running"]
-        assert told["kept"]
-        assert told["folder"] == str(folder.resolve())
+        assert told["running"] and told["kept"] and told["folder"] == str(folder.resolve())
         assert json.loads(redisq("status", "books", "--json", **own).out)["queued"] == 1
     finally:
         stopped = redisq("server", "stop", **own)

@@ -118,8 +118,7 @@ class TestRequests:
         assert [one["url"][-1] for one in found] == ["3", "2", "1", "4"]
         assert [one.get("priority", 0) for one in found] == [9, 5, 0, -2]
         assert (found[0]["class"], found[0]["body"]) == ("FormRequest", b"q=x")
-        assert found[2]["meta"] == meta
-        assert found[2]["callback"] == "parse_book"
+        assert (found[2]["meta"], found[2]["callback"]) == (meta, "parse_book")
         assert (found[2]["cookies"], found[2]["cb_kwargs"]) == ({"a": "b"}, {"n": 1})
 
     @pytest.mark.parametrize("order", ["fifo", "lifo"])
@@ -174,8 +173,7 @@ class TestRequests:
         with monkeypatch.context() as patch:
             patch.setattr(Frontier, "push", dies)
             ran = redisq(*migrate)
-        assert ran.code == 130
-        assert "stopped after" in ran.err
+        assert (ran.code, "stopped after" in ran.err) == (130, True)
         assert old.zcard(QUEUE) == 150
         assert counts(redisq(*migrate), "requests") == [150, 50, 100, 0, 0]
         assert frontier.status()["queued"] == 250

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from scrapy_redisq.control.scaling import Terms, wanted_workers
 from scrapy_redisq.frontier.admin import Waits
 from scrapy_redisq.frontier.calls import RunTerms
 from tests.control.member import waits
-from tests.harness.worker import NAME, Worker, ask
+from tests.harness.worker import NAME, Make, ask
 
 S = 1_000_000
 
@@ -112,7 +111,7 @@ def test_several_shards() -> None:
 
 
 @pytest.mark.servers("ends")
-def test_a_real_frontier(frontier: Frontier, member: Callable[..., Worker]) -> None:
+def test_a_real_frontier(frontier: Frontier, member: Make) -> None:
     """Limits of hosts, what is queued and held, pauses, and the end."""
     slots = {"one": {"concurrency": 1}, "slow": {"delay": 600}, "few": {"concurrency": 40}}
     assert frontier.wanted_workers(least=5).workers == 0

@@ -15,20 +15,12 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.names import key_prefix
-from scrapy_redisq.frontier.operations import DownloadResult, Reply, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult, Reply
 from tests.harness.shard import read_shard
-from tests.harness.worker import NAME, Worker, ask, die
+from tests.harness.worker import NAME, Make, Worker, ask, die, report
 
 PREFIX = key_prefix(NAME, 0)
-Make = Callable[..., Worker]
 FREE, REFUSED = -2, -1  # as in lua/shared/slots/turns.lua
-
-
-def report(
-    slot: str = "host", *, tokens: int = 0, done: int = 0, want: int = 0
-) -> list[TurnReport]:
-    """What a worker tells of a slot of which it has never started anything."""
-    return [TurnReport(slot, -1, 0, tokens, done, want)]
 
 
 def fail(worker: Worker, slot: str = "host") -> None:
@@ -166,7 +158,7 @@ def test_a_raised_rate(member: Make, frontier: Frontier, rate: str, how: str) ->
     old = {"rate": "60/h", "burst": 60}
     worker, other = member({"host": old}), member({"host": old})
     worker.send(f"/{n}" for n in range(90))
-    reported = [TurnReport("host", 0, 3_600_000_000, 0, 1, 0)]
+    reported = report(since=0, tat=3_600_000_000, done=1)
     assert len(ask(worker, 60).leases) == 60
     ask(worker, 0, reported)
     assert ask(other).leases == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,10 +17,9 @@ from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from tests.harness.command import Redisq
-from tests.harness.worker import EXACT, NAME, Worker, ask
+from tests.harness.worker import EXACT, NAME, Make, Worker, ask
 
 HOST = "a.example"
-Make = Callable[..., Worker]
 URL = f"https://{HOST}/search?q=books&page=7"
 SAME = f"https://{HOST}/search?page=7&q=books#top"
 
@@ -52,9 +50,7 @@ def test_a_request_on_its_way(frontier: Frontier, member: Make, each_server: Red
         assert may_look == (not client.info("server")["redis_version"].startswith("6."))
     if may_look:
         assert (told["state"], told["before"], told["priority"]) == ("queued", 3, 0)
-    assert told["seen"]
-    assert told["certain"]
-    assert told["slot"] == HOST
+    assert (told["seen"], told["certain"], told["slot"]) == (True, True, HOST)
     assert frontier.url(f"{URL}9")["state"] == "unknown"
     leases = worker.claim(4)
     told = frontier.url(SAME)

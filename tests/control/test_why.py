@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,10 +19,9 @@ from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.server.condition import Condition
 from tests.control.member import waits
 from tests.harness.command import Redisq
-from tests.harness.worker import NAME, Worker, ask
+from tests.harness.worker import NAME, Make, ask
 
 S = 1_000_000
-Make = Callable[..., Worker]
 LIMITS = {"slow": {"delay": 600}, "one": {"concurrency": 1}}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,7 +24,7 @@ from scrapy_redisq.worker.page import Page
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import Run
-from tests.harness.worker import NAME, Worker, ask
+from tests.harness.worker import NAME, Make, Worker, ask
 
 # Judging
 
@@ -192,7 +191,7 @@ def state(client: redis.Redis, slot: str = "host") -> dict[str, str]:
 
 
 def test_pauses_grow_until_a_success(
-    member: Callable[..., Worker], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    member: Make, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failures in a row double the pause, up to the longest. The jitter is half of the pause. A
     success of what was begun before the last failure says nothing; a later one ends the trouble."""
@@ -216,7 +215,7 @@ def test_pauses_grow_until_a_success(
     assert "fails" not in state(client)
 
 
-def test_what_began_before_counts_once(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_what_began_before_counts_once(member: Make, client: redis.Redis) -> None:
     """Downloads that were in progress when one failed say nothing new when they fail, too."""
     worker = member()
     began = time.monotonic() - 0.1
@@ -229,7 +228,7 @@ def test_what_began_before_counts_once(member: Callable[..., Worker], client: re
     assert (state(client)["fails"], state(client)["status"]) == ("1", "500")
 
 
-def test_one_request_is_tried(member: Callable[..., Worker]) -> None:
+def test_one_request_is_tried(member: Make) -> None:
     """After the pause one worker may start one request, and nobody another one before it has
     succeeded."""
     first, second = member(), member()
@@ -249,9 +248,7 @@ def test_one_request_is_tried(member: Callable[..., Worker]) -> None:
     assert len(ask(first).leases) > 1
 
 
-def test_a_crawl_waits_for_what_is_not_set_aside(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
+def test_a_crawl_waits_for_what_is_not_set_aside(member: Make, client: redis.Redis) -> None:
     """A slot that is set aside may have no requests left; one that asked for peace is awaited."""
     worker = member(give_up=2)
     for slot in ("down", "busy"):
@@ -270,7 +267,7 @@ def test_a_crawl_waits_for_what_is_not_set_aside(
     assert ask(worker).stuck is None
 
 
-def test_backed_off_goes_to_the_front(member: Callable[..., Worker]) -> None:
+def test_backed_off_goes_to_the_front(member: Make) -> None:
     """With its new entry, and no delivery counted; from the second failure on others are tried
     before it."""
     worker = member()

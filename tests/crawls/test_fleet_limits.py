@@ -6,7 +6,6 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +35,7 @@ from tests.harness.crawl import (
     lateness,
     wait_until_joined,
 )
-from tests.harness.worker import NAME, Worker, ask
+from tests.harness.worker import NAME, Make, Worker, ask
 
 FLEET = {"REDISQ_FLEET_LIMITS": True}
 THROTTLED = {"REDISQ_AUTOTHROTTLE": True}
@@ -239,7 +238,7 @@ def delay(client: redis.Redis) -> float | None:
     "terms", [Throttle(2, 1, 0, 60), Throttle(0.5, 5, 0.2, 1.5), Throttle(16, 0.3, 0.01, 60)]
 )
 def test_delays_are_those_of_scrapys_autothrottle(
-    member: Callable[..., Worker], client: redis.Redis, terms: Throttle
+    member: Make, client: redis.Redis, terms: Throttle
 ) -> None:
     """After any latencies and statuses, reported by several workers, one by one or together."""
     given = {"AUTOTHROTTLE_ENABLED": True, "AUTOTHROTTLE_TARGET_CONCURRENCY": terms.target}

@@ -7,10 +7,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import redis
@@ -22,12 +20,12 @@ from scrapy.utils.test import get_crawler
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
+from scrapy_redisq.frontier.operations import TurnGrant
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
 from tests.harness.crawl import JITTER, LATENESS, Busy, Run, finish, frontier_of, gaps, letters_of
 from tests.harness.in_loop import in_a_loop
-from tests.harness.worker import NAME, Worker, ask
+from tests.harness.worker import NAME, Make, Worker, ask, report
 
 TURN = 1_000_000  # us, as in lua/shared/slots/state.lua
 FREE, REFUSED = -2, -1
@@ -35,14 +33,7 @@ FREE, REFUSED = -2, -1
 # Protocol
 
 
-def report(
-    slot: str = "host", *, since: int = -1, tat: int = 0, tokens: int = 0, **more: int
-) -> Any:
-    """``since`` the last start, in us, of which there was none by default."""
-    return [TurnReport(slot, since, tat, tokens, more.get("done", 0), more.get("want", 0))]
-
-
-def test_slots_with_turns_leave_room_for_others(member: Callable[..., Worker]) -> None:
+def test_slots_with_turns_leave_room_for_others(member: Make) -> None:
     """A worker that could take all it wants of a slot whose turn it has takes some of each other
     slot that is due."""
     worker = member({"host": {"rate": "100/s", "burst": 50}})
@@ -53,7 +44,7 @@ def test_slots_with_turns_leave_room_for_others(member: Callable[..., Worker]) -
     assert sorted(lease.slot for lease in leases) == ["host"] * 3 + ["other"]
 
 
-def test_a_turn_that_another_worker_waits_for(member: Callable[..., Worker]) -> None:
+def test_a_turn_that_another_worker_waits_for(member: Make) -> None:
     """It ends after its second though its owner has more to start, and goes to who waits, and back
     as soon; what was reported is all that the delay counts from. Who waits no longer, or was not
     heard of for a second, ends no turn."""
@@ -90,9 +81,7 @@ def test_a_turn_that_another_worker_waits_for(member: Callable[..., Worker]) -> 
     wait_until(lambda: turn_of(first) and time.monotonic() > dead + 1.1, 20, "it is kept")
 
 
-def test_the_worst_is_assumed_of_a_turn_that_was_not_reported(
-    member: Callable[..., Worker],
-) -> None:
+def test_the_worst_is_assumed_of_a_turn_that_was_not_reported(member: Make) -> None:
     """A worker that had the turn and said nothing may have started a request at its very end."""
     limits = {"host": {"delay": 0.9}}
     first, second = member(limits), member(limits)
@@ -109,9 +98,7 @@ def test_the_worst_is_assumed_of_a_turn_that_was_not_reported(
     assert (left, news) == (0, REFUSED)
 
 
-def test_who_leaves_takes_nothing_known_of_a_slot_along(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
+def test_who_leaves_takes_nothing_known_of_a_slot_along(member: Make, client: redis.Redis) -> None:
     """The tokens of one who leaves come back; that the slot is parked for two hours is kept for as
     long, and that a person holds it for ever."""
     key = f"redisq:{{{NAME}:0}}:slot:host"
@@ -128,7 +115,7 @@ def test_who_leaves_takes_nothing_known_of_a_slot_along(
         client.hdel(key, field)
 
 
-def test_patterns(member: Callable[..., Worker]) -> None:
+def test_patterns(member: Make) -> None:
     """The slot itself comes before its domain, a longer domain before a shorter, then all."""
     worker = member(
         {
@@ -145,7 +132,7 @@ def test_patterns(member: Callable[..., Worker]) -> None:
     assert turns == expected
 
 
-def test_slots_are_forgotten(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_slots_are_forgotten(member: Make, client: redis.Redis) -> None:
     """What is known of a slot expires when nothing happens; without limits nothing is kept."""
     worker = member({"host": {"delay": 0.1}})
     worker.send(["/1"])
@@ -156,7 +143,7 @@ def test_slots_are_forgotten(member: Callable[..., Worker], client: redis.Redis)
     assert 3_000_000 < client.pttl(slots[0]) < 3_700_000
 
 
-def test_a_clock_that_went_back(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_a_clock_that_went_back(member: Make, client: redis.Redis) -> None:
     """What is known of a slot outlives the frontier's clock, which a reset deletes."""
     ahead = int((time.time() + 3_600) * 1e6)
     times = {"last": ahead, "tat": ahead + 1, "ends": ahead + TURN, "parked": ahead + TURN}

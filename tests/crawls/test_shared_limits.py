@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from scrapy_redisq.frontier.names import limits_channel
 from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.settings.settings import RedisqSettings
-from tests.harness.worker import EXACT, Worker, ask
+from tests.harness.worker import EXACT, Make, Worker, ask
 
 SLOT = "redisq:limits:{both}:slot:host"
 
@@ -31,7 +30,7 @@ def report(tokens: int = 0, **more: int) -> list[TurnReport]:
 
 
 @pytest.fixture
-def member(client: redis.Redis) -> Callable[..., Worker]:
+def member(client: redis.Redis) -> Make:
     """Makes workers of different crawls, each with requests of one host."""
 
     def make(name: str, limits_name: str = "both", **options: Any) -> Worker:
@@ -46,7 +45,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
     return make
 
 
-def test_a_delay_of_two_crawls(member: Callable[..., Worker]) -> None:
+def test_a_delay_of_two_crawls(member: Make) -> None:
     """A turn passes between workers of both, with the last start, though each has as many requests
     as it likes and the one that waits holds none. Two workers of one crawl, that pass it to each
     other, keep nobody out, nor do two crawls a third one."""
@@ -73,7 +72,7 @@ def test_a_delay_of_two_crawls(member: Callable[..., Worker]) -> None:
                 started[worker] = asked
 
 
-def test_a_crawl_with_stricter_limits(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_a_crawl_with_stricter_limits(member: Make, client: redis.Redis) -> None:
     """Keeps the host from no other crawl while it may start nothing itself. That may be the end of
     it, or somebody may have given the host a shorter delay since."""
     strict, lax = member("strict", delay=600), member("lax", delay=0.1)
@@ -91,7 +90,7 @@ def test_a_crawl_with_stricter_limits(member: Callable[..., Worker], client: red
     assert (client.hget(SLOT, "line") or b"").startswith(b"{strict:0}")
 
 
-def test_tokens_of_two_crawls(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_tokens_of_two_crawls(member: Make, client: redis.Redis) -> None:
     """All workers of both have no more than allowed. When another crawl has waited for two seconds,
     tokens go to it as downloads end."""
     first, second = member("a", concurrency=2), member("b", concurrency=2)
@@ -112,9 +111,7 @@ def test_tokens_of_two_crawls(member: Callable[..., Worker], client: redis.Redis
     assert client.hget(SLOT, "out") == b"2"
 
 
-def test_a_crawl_that_has_no_more_requests(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
+def test_a_crawl_that_has_no_more_requests(member: Make, client: redis.Redis) -> None:
     """Is not waited for."""
     first, second = member("a", concurrency=1, requests=1), member("b", concurrency=1)
     assert ask(first, 1).leases
@@ -124,9 +121,7 @@ def test_a_crawl_that_has_no_more_requests(
     wait_until(lambda: ask(second, 1).leases, 20, "it is due")
 
 
-def test_tokens_of_a_crawl_that_nobody_starts_again(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
+def test_tokens_of_a_crawl_that_nobody_starts_again(member: Make, client: redis.Redis) -> None:
     """Workers of another crawl find out that its workers are dead. One of them that was only cut
     off says what it still downloads."""
     dead, lives = member("a", concurrency=2, ttl=0.3), member("b", concurrency=2)
@@ -147,7 +142,7 @@ def test_tokens_of_a_crawl_that_nobody_starts_again(
 
 
 def test_a_reset_leaves_the_other_crawl_alone(
-    member: Callable[..., Worker], client: redis.Redis, each_server: RedisServer
+    member: Make, client: redis.Redis, each_server: RedisServer
 ) -> None:
     """It gives its own tokens back; what a person has said of a host, and what the other crawl
     knows, stays."""
@@ -166,7 +161,7 @@ def test_a_reset_leaves_the_other_crawl_alone(
     assert client.keys("redisq:limits:*:slot:paused.example") == []
 
 
-def test_news_of_a_host(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_news_of_a_host(member: Make, client: redis.Redis) -> None:
     """A failure that one crawl has met parks the host for both, and workers of both are told."""
     first, second = member("a", concurrency=8), member("b", concurrency=8)
     channel = client.pubsub(ignore_subscribe_messages=True)
@@ -184,9 +179,7 @@ def test_news_of_a_host(member: Callable[..., Worker], client: redis.Redis) -> N
     channel.close()
 
 
-def test_a_run_that_a_push_has_begun(
-    member: Callable[..., Worker], each_server: RedisServer
-) -> None:
+def test_a_run_that_a_push_has_begun(member: Make, each_server: RedisServer) -> None:
     """From outside of the project, so without the name: the first worker that joins heeds what is
     known of the host all the same, though it has no limits of its own."""
     member("a")
@@ -198,7 +191,7 @@ def test_a_run_that_a_push_has_begun(
     assert [lease.slot for lease in leases] == ["other.example"]
 
 
-def test_a_clock_that_went_back(member: Callable[..., Worker], client: redis.Redis) -> None:
+def test_a_clock_that_went_back(member: Make, client: redis.Redis) -> None:
     """Since the last sign of life of any crawl. One that began later has the same clock for what
     they share, also if the others are dead."""
     ahead = 3_600_000_000
@@ -212,9 +205,7 @@ def test_a_clock_that_went_back(member: Callable[..., Worker], client: redis.Red
     assert int(client.hget(SLOT, "last") or 0) > time.time() * 1e6 + ahead / 2
 
 
-def test_workers_of_one_crawl_have_one_name(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
+def test_workers_of_one_crawl_have_one_name(member: Make, client: redis.Redis) -> None:
     """A worker with another one is refused while others live; then it may be changed, and tokens of
     the dead stay nowhere."""
     first = member("a", concurrency=1)

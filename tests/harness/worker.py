@@ -365,11 +365,21 @@ class Worker:
             pass
 
 
+Make = Callable[..., Worker]
+"""Makes workers: the fixture ``member``."""
+
+
 def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Reply:
     """The reply to an exchange that claims, and tells of ``turns``."""
     reply = worker.exchange(want, turns=turns)
     assert reply is not None
     return reply
+
+
+def report(slot: str = "host", *, since: int = -1, tat: int = 0, **more: int) -> list[TurnReport]:
+    """``since`` the last start, in us, of which there was none by default."""
+    tokens, done, want = (more.get(name, 0) for name in ("tokens", "done", "want"))
+    return [TurnReport(slot, since, tat, tokens, done, want)]
 
 
 def member(client: redis.Redis, **config: Any) -> Worker:

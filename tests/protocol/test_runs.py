@@ -90,7 +90,10 @@ def claim(worker: Worker) -> list[Lease]:
 
 
 def crawl(worker: Worker, *, dead: str = "") -> list[str]:
-    """Finish all there is, with dead letters of the URLs in ``dead``; -> the URLs."""
+    """Finish all there is, with dead letters of the URLs in ``dead``; -> the URLs.
+
+    Each shard is as it should be then.
+    """
     urls = []
     while leases := claim(worker):
         for lease in leases:
@@ -99,14 +102,17 @@ def crawl(worker: Worker, *, dead: str = "") -> list[str]:
             worker.finish(lease, "dead" if url in dead.split() else "done", reason="test")
         worker.exchange_all()
     worker.exchange_all()
+    check(worker.client, len(worker.sessions))
     return sorted(urls)
 
 
-def complete(client: redis.Redis, config: FrontierConfig, *urls: str, **options: Any) -> Worker:
+def complete(
+    client: redis.Redis, config: FrontierConfig, *urls: str, dead: str = "", **options: Any
+) -> Worker:
     """A worker that has crawled all there is, and left."""
     worker = join(client, config, **options)
     send(worker, *urls)
-    crawl(worker)
+    crawl(worker, dead=dead)
     assert worker.leave()
     return worker
 
@@ -121,8 +127,8 @@ def state(client: redis.Redis) -> str:
     return value.decode() if value else "absent"
 
 
-def check(client: redis.Redis, config: FrontierConfig) -> None:
-    for shard in range(config.shards):
+def check(client: redis.Redis, shards: int = 1) -> None:
+    for shard in range(shards):
         read_shard(client, NAME, shard).check()
 
 
@@ -271,16 +277,12 @@ class TestNamed:
 class TestKeepSeen:
     def test_dead_letters_live_on(self, client: redis.Redis, frontier: Frontier) -> None:
         """They are no page that was fetched: the next runs keep them, and can requeue them."""
-        first = join(client, EXACT, terms=KEEP_SEEN)
-        send(first, "a", "b", "c")
-        crawl(first, dead="a b")
-        assert first.leave()
+        complete(client, EXACT, "a", "b", "c", dead="a b", terms=KEEP_SEEN)
         for new in ("x", "y"):
             worker = join(client, EXACT, terms=KEEP_SEEN)
             assert worker.joined.new
             assert send(worker, "a", "b", "c", new) == 1
             crawl(worker)
-            check(client, EXACT)
             status = frontier.status()
             assert (status["dead"], status["done"], status["queued"]) == (2, 1, 0)
             assert len(list(frontier.dead())) == 2
@@ -288,7 +290,6 @@ class TestKeepSeen:
         assert frontier.requeue() == 2
         again = join(client, EXACT, terms=KEEP_SEEN)
         assert crawl(again) == ["a", "b"]
-        check(client, EXACT)
         status = frontier.status()
         assert (status["dead"], status["created"]) == (0, status["finished"])
 
@@ -310,7 +311,6 @@ class TestKeepSeen:
         assert heir.joined.run == first.joined.run
         assert send(heir, *"abcdef") == 2
         assert crawl(heir) == [*"abcdef"]
-        check(client, THREE)
 
     def test_a_shard_whose_meta_is_deleted(self, client: redis.Redis) -> None:
         """It is no shard that may begin again, though it had not begun the run for good."""
@@ -329,7 +329,6 @@ class TestKeepSeen:
         heir = join(client, THREE, terms=KEEP_SEEN)
         assert send(heir, *"abz") == 3
         assert crawl(heir) == [*"abz"]
-        check(client, THREE)
 
     def test_a_reset_by_a_clock_that_is_behind(self, client: redis.Redis) -> None:
         """It leaves no shard: a run that goes on after a loss may have begun later than now."""
@@ -356,7 +355,6 @@ class TestKeepSeen:
         heir = join(client, config, terms=KEEP_SEEN)
         assert send(heir, *"abcdef") == 6
         assert crawl(heir) == [*"abcdef"]
-        check(client, config)
 
     def test_what_resume_false_forgets(self, client: redis.Redis, frontier: Frontier) -> None:
         """A filter cannot forget: what was not fetched goes over into the new run."""
@@ -373,7 +371,7 @@ class TestKeepSeen:
         shift(client, "began", -5)
         anew = join(client, EXACT, terms=RunTerms(resume=False, keep_seen=True))
         assert anew.joined.new
-        check(client, EXACT)
+        check(client)
         assert send(anew, "a", "b", "c", "d", "e", "f") == 0
         reap(client, anew)
         client.delete(key("reaped"))
@@ -381,7 +379,6 @@ class TestKeepSeen:
         while "later" not in urls:
             urls |= set(crawl(anew))
         assert urls == {"a", "b", "c", "d", "e", "f", "later"} - done
-        check(client, EXACT)
         status = frontier.status()
         assert (status["done"], status["dead"]) == (len(urls), len(list(frontier.dead())))
         assert anew.leave()
@@ -424,7 +421,7 @@ class TestEnd:
             for session in reversed(worker.sessions):
                 worker._give_back(session)
             made = Under(client, runs.conclude(NAME, worker.joined.run)).go(calls_made)
-            check(client, config)
+            check(client, config.shards)
             assert send(slow, "x", "y", "z") + send(slow) == 3
             slow.leave()
             heir = join(client, config)
@@ -452,7 +449,7 @@ class TestEnd:
             assert (frontier.requeue() if how == "requeue" else push(frontier, joined)) == 3
             conclusion.go()
             assert state(client) == "open"
-            check(client, EXACT)
+            check(client)
             heir = join(client, EXACT)
             assert not heir.joined.new
             assert len(crawl(heir)) == 3
@@ -500,10 +497,7 @@ class TestBegin:
 
     def test_shards_that_it_does_not_have(self, client: redis.Redis, frontier: Frontier) -> None:
         """Keys of the other shards are deleted in the background, by whoever is there."""
-        worker = join(client, THREE)
-        send(worker, *"abcdef")
-        crawl(worker, dead="b c")
-        assert worker.leave()
+        complete(client, THREE, *"abcdef", dead="b c")
         first, second = join(client, EXACT), join(client, EXACT)
         assert first.joined.former_shards == second.joined.former_shards == 3
         sweep = Under(client, runs.sweep(NAME, first.joined))
@@ -566,7 +560,7 @@ class TestReset:
                 assert send(heir, *"abcdef") == 6
                 reset.go()  # it was only slow
                 heir.do(runs.sweep(NAME, heir.joined))
-                check(client, config)
+                check(client, config.shards)
                 assert send(heir, *"abcdef") == 0
                 assert crawl(heir) == [*"abcdef"]
                 for shard in range(config.shards):

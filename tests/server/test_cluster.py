@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 from redis.crc import key_slot
 
 from lab.cluster import Cluster
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.frontier.listener import listen
 from scrapy_redisq.frontier.names import meta_key, wake_channel
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.server import cluster as clients
 from scrapy_redisq.server.connection import Server, open_server
+from tests.harness.in_loop import until
 from tests.harness.worker import EXACT, NAME, Worker, demand_for
 
 META = meta_key(NAME, 0)
@@ -71,10 +71,10 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(cluster: Clus
         async def hears(master: RedisServer) -> None:
             # Again and again: links between nodes may be down for a moment, and keep nothing.
             before = len(heard)
-            await until(lambda: publish(master) or len(heard) > before)
+            await until(lambda: publish(master) or len(heard) > before, "it is heard", 20)
 
         try:
-            await until(lambda: pace.listening)
+            await until(lambda: pace.listening, "it listens", 20)
             for master in {cluster.master_of(slot) for slot in (0, 8_000, 16_000)}:
                 await hears(master)
             assert isinstance(client, clients.AsyncCluster)
@@ -92,7 +92,3 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(cluster: Clus
 def publish(server: RedisServer) -> None:
     with server.client() as client:
         client.eval("redis.call('PUBLISH', ARGV[1], '')", 0, wake_channel(NAME, 0))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    await asyncio.to_thread(wait_until, condition, 20, "what was heard")

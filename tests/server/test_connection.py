@@ -86,10 +86,8 @@ def test_no_server_is_a_clear_error_after_the_timeout(caplog: pytest.LogCaptureF
         open_server(url, connect_timeout=0.4).wait()
     assert time.monotonic() - begun >= 0.4
     message = str(caught.value)
-    assert "redis://bob:***@127.0.0.1" in message
-    assert "REDISQ_URL" in message
-    assert "REDISQ_CONNECT_TIMEOUT" in message
-    assert "connecting to 127.0.0.1" in message
+    assert "redis://bob:***@127.0.0.1" in message and "connecting to 127.0.0.1" in message
+    assert "REDISQ_URL" in message and "REDISQ_CONNECT_TIMEOUT" in message
     (warning,) = warnings_in(caplog)
     assert "REDISQ_URL" in warning
     assert QUOTED not in warning + message

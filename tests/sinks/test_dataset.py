@@ -27,7 +27,7 @@ from scrapy_redisq.pipelines import DatasetPipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 from tests.harness.crawl import Run, constants, together, wait_until_joined
-from tests.harness.in_loop import until
+from tests.harness.in_loop import in_a_loop, until
 from tests.harness.pipelines import opened, write_all
 from tests.sinks.conftest import Store
 
@@ -59,6 +59,14 @@ def lines(path: Path) -> list[Any]:
 
 def parts(path: Path) -> list[Path]:
     return sorted(path.with_name(f"{path.name}.parts").glob("2*.jsonl"))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A data set of one item, which is in a part."""
+    output = tmp_path / "books.jsonl"
+    write(output, {"1": {"n": 1}})
+    return output
 
 
 class TestTogether:
@@ -108,11 +116,9 @@ class TestTogether:
         assert lines(both[0]) == [{url: "u"}, {}]
         assert both[1].read_text() == f"{url},{colour}\nu,\n,\n"
 
-    def test_half_a_part_does_not_count(self, tmp_path: Path) -> None:
+    def test_half_a_part_does_not_count(self, out: Path, tmp_path: Path) -> None:
         """The rest of a killed worker is passed over. It is removed where it is a whole data set,
         and a line of another program is named."""
-        out = tmp_path / "books.jsonl"
-        write(out, {"1": {"n": 1}})
         (part,) = parts(out)
         part.with_name(f".{part.name}.tmp").write_text('{"redisq_key":"00')
         half = tmp_path / ".books.jsonl.1234.tmp"
@@ -148,12 +154,8 @@ class TestTogether:
         assert both[1].read_bytes() == b"n\r\n1\r\n2\r\n"
         assert len(list(tmp_path.iterdir())) == 3
 
-    def test_overtaken_at_the_last_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_overtaken_at_the_last_line(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """An upload, or the write to the disk, takes longer than all that the other one does."""
-        out = tmp_path / "books.jsonl"
-        write(out, {"1": {"n": 1}})
         slow, put = dataset(out), Folder.put_lines
 
         def overtaken(self: Folder, name: str, made: Iterable[bytes]) -> None:
@@ -167,39 +169,29 @@ class TestTogether:
         assert slow.put_together().items == 2
         assert lines(out) == [{"n": 1}, {"n": 2}]
 
-    def test_parts_that_are_shown_late(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    @in_a_loop
+    async def test_parts_that_are_shown_late(
+        self, out: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The last worker waits for parts of others, which NFS shows late."""
-        out = tmp_path / "books.jsonl"
-        write(out, {"1": {"n": 1}})
-
-        async def run() -> None:
-            async with opened(DatasetPipeline, REDISQ_DATASET=[str(out)]) as pipeline:
-                last = pipeline._put_together(unless_current=False, written=2)
-                waiting = asyncio.ensure_future(last)
-                await until(out.exists, "what is there is put together")
-                await pipeline.write([pipeline.row({"n": 2}, "2" * 32)])
-                await waiting
-
-        asyncio.run(run())
+        async with opened(DatasetPipeline, REDISQ_DATASET=[str(out)]) as pipeline:
+            last = pipeline._put_together(unless_current=False, written=2)
+            waiting = asyncio.ensure_future(last)
+            await until(out.exists, "what is there is put together")
+            await pipeline.write([pipeline.row({"n": 2}, "2" * 32)])
+            await waiting
         assert lines(out) == [{"n": 1}, {"n": 2}]
         assert "lacks items" not in caplog.text
 
-    def test_nobody_can_put_it_together(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    @in_a_loop
+    async def test_nobody_can_put_it_together(
+        self, out: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The log says what is wrong, and what to do; the items are in their parts."""
-        out = tmp_path / "books.jsonl"
-        write(out, {"1": {"n": 1}})
         (part,) = parts(out)
         part.with_name("1.jsonl").write_text("{}\n")
-
-        async def run() -> None:
-            async with opened(DatasetPipeline, REDISQ_DATASET=[str(out)]) as pipeline:
-                await pipeline._put_together(unless_current=False)
-
-        asyncio.run(run())
+        async with opened(DatasetPipeline, REDISQ_DATASET=[str(out)]) as pipeline:
+            await pipeline._put_together(unless_current=False)
         assert "is not put together, and stays as it was" in caplog.text
         assert "scrapy redisq dataset" in caplog.text
         assert not out.exists()
@@ -213,16 +205,15 @@ class TestTogether:
         (tmp_path / "2").write_text("changed")
         assert [*files] == [("2", b"changed")]
 
-    def test_no_room_for_the_index(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_room_for_the_index(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The error says where its temporary file is."""
 
         def full(self: Dataset, *arguments: Any) -> Any:
             raise sqlite3.OperationalError("database or disk is full")
 
-        write(tmp_path / "books.jsonl", {"1": {"n": 1}})
         monkeypatch.setattr(Dataset, "_look_through", full)
         with pytest.raises(SinkUnavailable, match=r"\(TMPDIR\): database or disk is full"):
-            dataset(tmp_path / "books.jsonl").put_together()
+            dataset(out).put_together()
 
     def test_object_store(self, store: Store) -> None:
         """The same in a bucket."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sys
@@ -25,6 +24,7 @@ from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnav
 from scrapy_redisq.files import safe_name
 from scrapy_redisq.pipelines import ParquetPipeline, parquet
 from scrapy_redisq.pipelines.parquet.arrow import Columns, convert_free
+from tests.harness.in_loop import in_a_loop
 from tests.harness.pipelines import opened, write_all
 from tests.sinks.conftest import SECRET, Store
 from tests.sinks.tables import EVERYTHING, Everything, Review
@@ -205,25 +205,22 @@ class TestFiles:
         assert sorted(row["n"] for row in read(tmp_path)) == ["1"] * 3 + ["2"] * 3
         assert len(names(tmp_path)) == 6
 
-    def test_batch_that_is_tried_again(self, tmp_path: Path) -> None:
+    @in_a_loop
+    async def test_batch_that_is_tried_again(self, tmp_path: Path) -> None:
         """A batch of which one file could be written and another could not, as on a full disk, is
         there once in the end, and nothing is left of the failure."""
         full = tmp_path / "tests.sinks.tables.Review"
         full.mkdir()
-
-        async def run() -> None:
-            async with opened(ParquetPipeline, REDISQ_PARQUET_URL=str(tmp_path)) as pipeline:
-                rows = [pipeline.row(item, KEY) for item in ({"n": 1}, Review("u", 1))]
-                for _ in range(2):
-                    file = f".{pipeline._prefix}-000001.parquet.tmp"
-                    (full / file).symlink_to("/dev/full")
-                    with pytest.raises(SinkUnavailable, match="No space left"):
-                        await pipeline.write(rows)
-                assert len(names(tmp_path)) == len(read(tmp_path / "dict")) == 1
-                await pipeline.write(rows)
-                await pipeline.write([pipeline.row({"n": 2}, KEY)])
-
-        asyncio.run(run())
+        async with opened(ParquetPipeline, REDISQ_PARQUET_URL=str(tmp_path)) as pipeline:
+            rows = [pipeline.row(item, KEY) for item in ({"n": 1}, Review("u", 1))]
+            for _ in range(2):
+                file = f".{pipeline._prefix}-000001.parquet.tmp"
+                (full / file).symlink_to("/dev/full")
+                with pytest.raises(SinkUnavailable, match="No space left"):
+                    await pipeline.write(rows)
+            assert len(names(tmp_path)) == len(read(tmp_path / "dict")) == 1
+            await pipeline.write(rows)
+            await pipeline.write([pipeline.row({"n": 2}, KEY)])
         assert [row["n"] for row in read(tmp_path / "dict")] == ["1", "2"]
         assert len(read(full)) == 1
         assert len(names(tmp_path)) == 3

@@ -112,21 +112,22 @@ class BookSpider(scrapy.Spider):
         return response
 
 
-@pytest.fixture
-def spider() -> BookSpider:
-    return BookSpider()
+SPIDER = BookSpider()
+FOUND = find(SPIDER)
 
 
-@pytest.fixture
-def serializer(spider: BookSpider) -> Serializer:
-    """Knows what is found in this module, and two classes that are listed."""
-    classes = ValueClasses([Method, f"{__name__}._Slots", Cyclic], find(spider))
-    return Serializer(spider, max_bytes=1 << 16, value_classes=classes)
+def serializer_of(listed: list[Any], found: Any = ()) -> Serializer:
+    """Knows classes that are listed, and perhaps those that are found in this module."""
+    return Serializer(SPIDER, max_bytes=1 << 16, value_classes=ValueClasses(listed, found))
 
 
-def through(serializer: Serializer, value: Any) -> Any:
+UNLISTED, LOCK = f"{__name__}.Unlisted", "asyncio.locks.Lock"
+SERIALIZER = serializer_of([Method, f"{__name__}._Slots", Cyclic], FOUND)
+
+
+def through(value: Any) -> Any:
     """``value`` when it has been in Redis."""
-    return serializer.loads(serializer.dumps(Request(URL, meta={"a": value}))).meta["a"]
+    return SERIALIZER.loads(SERIALIZER.dumps(Request(URL, meta={"a": value}))).meta["a"]
 
 
 class TestValues:
@@ -144,27 +145,22 @@ class TestValues:
         ],
         ids=lambda value: type(value).__name__,
     )
-    def test_objects_of_the_spiders_module(self, serializer: Serializer, value: Any) -> None:
+    def test_objects_of_the_spiders_module(self, value: Any) -> None:
         """Equal, of the same type, and no constructor of the project has run for it."""
         made = Author.made
-        restored = through(serializer, [(value,), {"in": value}, value])
+        restored = through([(value,), {"in": value}, value])
         assert repr(restored) == repr([(value,), {"in": value}, value])
-        assert type(restored[2]) is type(value)
-        assert restored[2] == value
+        assert (type(restored[2]), restored[2]) == (type(value), value)
         assert Author.made == made
 
-    def test_objects_of_listed_classes(self, serializer: Serializer) -> None:
+    def test_objects_of_listed_classes(self) -> None:
         """A class of any kind, in dictionary or slots, what was never assigned too."""
-        method = through(serializer, Method("click", "a.next", timeout=1.5))
-        assert vars(method) == {
-            "method": "click",
-            "args": ("a.next",),
-            "kwargs": {"timeout": 1.5},
-            "result": None,
-        }
+        method = through(Method("click", "a.next", timeout=1.5))
+        given = {"method": "click", "args": ("a.next",), "kwargs": {"timeout": 1.5}}
+        assert vars(method) == {**given, "result": None}
         slots = _Slots()
         slots.first = slots.__fields_set__ = [1]  # type: ignore[attr-defined]
-        restored = through(serializer, slots)
+        restored = through(slots)
         assert restored.first == restored.__fields_set__ == [1]
         assert not hasattr(restored, "later")
 
@@ -176,34 +172,22 @@ class TestValues:
             (Rights.READ | Rights.WRITE, ": tests.unit.test_value_classes.Rights: a combina", ""),
             (lambda: None, ": function", "plain values"),
             (Cyclic(), "['itself']", ""),
-            (Unlisted(), f": {__name__}.Unlisted", f"list {__name__}.Unlisted in REDISQ_VALUE_CL"),
-            (
-                [Unlisted],
-                f"[0]: class {__name__}.Unlisted",
-                f"list {__name__}.Unlisted in REDISQ_VAL",
-            ),
-            (
-                asyncio.Lock(),
-                ": asyncio.locks.Lock",
-                "list asyncio.locks.Lock in REDISQ_VALUE_CLASSES",
-            ),
+            (Unlisted(), f": {UNLISTED}", f"list {UNLISTED} in REDISQ_VALUE_CLASSES"),
+            ([Unlisted], f"[0]: class {UNLISTED}", f"list {UNLISTED} in REDISQ_VALUE_CLASSES"),
+            (asyncio.Lock(), f": {LOCK}", f"list {LOCK} in REDISQ_VALUE_CLASSES"),
         ],
     )
-    def test_what_cannot_be_stored_is_named(
-        self, serializer: Serializer, value: Any, place: str, cure: str
-    ) -> None:
+    def test_what_cannot_be_stored_is_named(self, value: Any, place: str, cure: str) -> None:
         """Where it is, and what helps: plain values, or to list the class. Only the project knows
         what its objects hold."""
         with pytest.raises(Unserializable) as caught:
-            serializer.dumps(Request(URL, meta={"a": value}))
-        told = caught.value
-        assert str(told).startswith(f"meta['a']{place}")
-        assert cure in told.cure
+            SERIALIZER.dumps(Request(URL, meta={"a": value}))
+        assert str(caught.value).startswith(f"meta['a']{place}")
+        assert cure in caught.value.cure
 
-    def test_classes_themselves(self, spider: BookSpider) -> None:
+    def test_classes_themselves(self) -> None:
         """Those that are listed, as in scrapy-poet's ``meta["inject"]``; two make two requests."""
-        classes = ValueClasses([Book, Colour, Point, Author])
-        serializer = Serializer(spider, max_bytes=1 << 16, value_classes=classes)
+        serializer = serializer_of([Book, Colour, Point, Author])
         meta = {"inject": [Book, Colour, Point], "of": {Author: 1}}
         entry = serializer.dumps(Request(URL, meta=meta))
         assert serializer.loads(entry).meta == meta
@@ -213,16 +197,15 @@ class TestValues:
         )
 
     @pytest.mark.parametrize("where", ["meta", "cb_kwargs"])
-    def test_classes_that_are_only_found(self, spider: BookSpider, where: str) -> None:
+    def test_classes_that_are_only_found(self, where: str) -> None:
         """A method that calls what it is given would run their constructors. Neither stored, with
         the setting that helps, nor loaded; their objects are."""
-        classes = ValueClasses([], find(spider))
-        serializer = Serializer(spider, max_bytes=1 << 16, value_classes=classes)
+        serializer = serializer_of([], FOUND)
         request = Request(URL, **{where: {"a": [Author, Author(name="A", born=1990)]}})  # type: ignore[arg-type]
         with pytest.raises(Unserializable, match=rf"{where}\['a'\]\[0\]: class .*Author") as caught:
             serializer.dumps(request)
         assert f"list {__name__}.Author in REDISQ_VALUE_CLASSES" in caught.value.cure
-        listing = Serializer(spider, max_bytes=1 << 16, value_classes=ValueClasses([Author]))
+        listing = serializer_of([Author])
         entry = listing.dumps(request)
         assert getattr(listing.loads(entry), where) == getattr(request, where)
         with pytest.raises(Undecodable, match="Author itself is not listed"):
@@ -253,23 +236,19 @@ class TestWhatRedisSays:
             (f"{__name__}.Author", "name"),
         ],
     )
-    def test_other_classes_and_contents(
-        self, serializer: Serializer, name: Any, parts: Any
-    ) -> None:
+    def test_other_classes_and_contents(self, name: Any, parts: Any) -> None:
         """Nothing is imported or called: it is no request."""
         data = msgspec.msgpack.encode([name, parts])
         entry = {"u": URL, "m": {"a": msgspec.msgpack.Ext(14, data)}}
         modules = set(sys.modules)
         with pytest.raises(Undecodable):
-            serializer.loads(bytes([FORMAT]) + msgspec.msgpack.encode(entry))
+            SERIALIZER.loads(bytes([FORMAT]) + msgspec.msgpack.encode(entry))
         assert set(sys.modules) == modules
 
-    def test_no_copy_of_an_object_calls_what_it_holds(self, spider: BookSpider) -> None:
+    def test_no_copy_of_an_object_calls_what_it_holds(self) -> None:
         """``copy`` and ``pickle`` look special methods up on the object itself, and JsonRequest
         copies its arguments."""
-        serializer = Serializer(
-            spider, max_bytes=1 << 16, value_classes=ValueClasses([Author], find(spider))
-        )
+        serializer = serializer_of([Author], FOUND)
         known, made = f"{__name__}.Author", Author.made
         author = msgspec.msgpack.Ext(14, msgspec.msgpack.encode([known, None]))
         held = msgspec.msgpack.encode([known, {"__deepcopy__": author}])
@@ -283,30 +262,30 @@ class TestWhatRedisSays:
         with pytest.raises(Unserializable, match="__deepcopy__"):
             serializer.dumps(Request(URL, meta={"a": held_by_spider}))
 
-    def test_tools_that_know_no_class(self, serializer: Serializer) -> None:
+    def test_tools_that_know_no_class(self) -> None:
         """They show what is stored, and hand it on unchanged, also in sets and as keys."""
         meta = {"book": [Book(title="A")], "tags": {Tag("a"), Tag("b")}, "of": {Frozen((1,)): 1}}
-        entry = serializer.dumps(Request(URL, meta={**meta, "retry_times": 2}))
+        entry = SERIALIZER.dumps(Request(URL, meta={**meta, "retry_times": 2}))
         assert loads_fields(entry)["meta"]["book"] == [
             (f"{__name__}.Book", {"_values": {"title": "A"}})
         ]
         for again in (forget_retries(entry), next_time(entry, b"i" * 16, {}, {})):
-            assert serializer.loads(again or b"").meta == meta
+            assert SERIALIZER.loads(again or b"").meta == meta
 
 
 class TestCallbacks:
-    def test_partials_of_methods(self, serializer: Serializer, spider: BookSpider) -> None:
+    def test_partials_of_methods(self) -> None:
         """With what they are given, objects of the project too."""
-        callback = partial(partial(spider.parse_part, 1), Colour.RED, book=Book(title="A"))
-        request = Request(URL, callback=callback, errback=partial(spider.parse_static))
-        entry = serializer.dumps(request)
-        loaded = serializer.loads(entry)
+        callback = partial(partial(SPIDER.parse_part, 1), Colour.RED, book=Book(title="A"))
+        request = Request(URL, callback=callback, errback=partial(SPIDER.parse_static))
+        entry = SERIALIZER.dumps(request)
+        loaded = SERIALIZER.loads(entry)
         assert loaded.callback is not None
-        assert loaded.callback(2) == (spider, (1, Colour.RED, 2), {"book": Book(title="A")})
+        assert loaded.callback(2) == (SPIDER, (1, Colour.RED, 2), {"book": Book(title="A")})
         assert loads_fields(entry)["callback"][0] == "parse_part"
         with pytest.raises(Unserializable, match=r"callback\[2\]\['lock'\]: _thread.lock"):
-            serializer.dumps(
-                Request(URL, callback=partial(spider.parse_part, lock=threading.Lock()))
+            SERIALIZER.dumps(
+                Request(URL, callback=partial(SPIDER.parse_part, lock=threading.Lock()))
             )
 
 
