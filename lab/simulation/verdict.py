@@ -409,10 +409,12 @@ def _workers(world: World) -> list[str]:
     unheard = any(map(world.met.get, ("freeze", "cut", "messages", "failover")))
     may_be_lost = world.lost_run or (len(world.network.begun) > 1 and unheard)
     strangers = any(worker.is_strange for worker in world.workers)
+    refused = [one for one in world.workers if isinstance(one.error, ConfigurationMismatch)]
+    theirs = {one.run for one in refused if not one.is_strange}
     for worker in world.workers:
         if worker.process.dead:
             continue
-        same = worker.run == world.network.first.run
+        same = worker.run == world.network.first.run and worker.run not in theirs
         if worker.is_strange and worker.reason and not worker.error and same:
             problems.append(f"w{worker.number} has joined a crawl with other arguments")
         if strangers and isinstance(worker.error, ConfigurationMismatch):
