@@ -33,6 +33,9 @@ CLOSING = 10.0
 """Virtual seconds that a worker takes to close at most: REDISQ_CLOSE_TIMEOUT, or while it looks
 whether it is the last one."""
 
+DEAD_FETCHER = 30.0
+"""Virtual seconds for which a robots.txt is waited for whose fetcher has died, or was forgotten."""
+
 KEPT = {"hidden", "shared_hidden", "own_starts"}
 """Features by which requests stay in their process."""
 
@@ -134,13 +137,15 @@ def _at_once(world: World, voids: list[tuple[float, int]]) -> list[str]:
     # A shard that still has the run may have what is asked for again.
     if (world.lost_run and world.plan.masters > 1) or world.has_forgotten:
         return []
+    # What waits for a robots.txt meanwhile is downloaded after it.
+    late = CLOSING + DEAD_FETCHER * ("robots" in world.plan.features)
     twice = [
         one
         for one in world.site.at_once
         if not world.faults.near(TWICE, one[0] - BOOTED)
         and not ("?line" in one[1] and world.losses)  # it is in the feed again, another request
         and not any(
-            number == one[2] and abs(at - (one[0] - BOOTED)) < CLOSING
+            number == one[2] and abs(at - (one[0] - BOOTED)) < late
             for at, number in voids
             if at < world.completed_at
         )

@@ -8,7 +8,7 @@ import re
 
 from lab.simulation.clock import BOOTED, EPOCH
 from lab.simulation.faults import LOSING
-from lab.simulation.fetches import CLOSING, LEFT_TO_DO, UNHEARD, VOIDING, fetches
+from lab.simulation.fetches import CLOSING, DEAD_FETCHER, LEFT_TO_DO, UNHEARD, VOIDING, fetches
 from lab.simulation.letters import Letter, dead_letters, over_budgets, refused_pages
 from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING, SEEN_TTL
 from lab.simulation.polite import TOLERANCE, rudeness
@@ -46,9 +46,6 @@ PROVEN = END + (PROOFS + 1) * LAST
 CALM = 2.5
 """Virtual seconds from the last page to the end where nothing goes wrong: an idle worker looks each
 five seconds."""
-
-DEAD_FETCHER = 30.0
-"""Virtual seconds for which a robots.txt is waited for whose fetcher has died, or was forgotten."""
 
 RESUMED_BY_OTHERS = 60.0
 """Virtual seconds until a crawl looks again at a slot that it shares, and that is paused."""
