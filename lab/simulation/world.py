@@ -292,7 +292,11 @@ class World:
 
     def kill(self, worker: Worker) -> None:
         self.say(f"w{worker.number} is killed")
-        self.void(most=sum(number == worker.number for *_, number in self.site.log))
+        mine = [at - clocks.BOOTED for at, *_, number in self.site.log if number == worker.number]
+        self.void(most=len(mine))
+        if self.sink_away:  # pages wait for it, and did while it was slow
+            slow = [one.since for one in self.happened if one.kind.startswith("sink")]
+            self.voided += sum(at > min(slow) for at in mine)
         worker.process.kill()
 
     async def killed_by(self, process: Process | None) -> None:
