@@ -45,7 +45,7 @@ _FILES = (
 )
 _BYTES = "Ports and referers are longer or shorter."
 _SUFFIXES = "Where the list of public suffixes cannot be fetched, the first crawl ever says so."
-_LOG = "log WARNING scrapy_redisq.worker.worker"
+_LOG = "log WARNING scrapy_redisq.worker.page"
 
 DIFFERENCES = [
     Difference("*", "*", "stat scheduler/*queued/memory", "The queue is in Redis."),
