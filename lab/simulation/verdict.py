@@ -138,7 +138,7 @@ def _calm(world: World) -> list[str]:
     if "slow_start" in features:  # a worker may add nothing that is new
         bound += SLOW * len(world.site.starts)
     if masters > 1:  # what a worker that closes has sent to other shards is sent again
-        bound += REWIND + HOLD if "close_spider" in features else NO_REPLICA + CALM
+        bound += REWIND + HOLD if "close_spider" in features else NO_REPLICA
     begun = [
         *(at - BOOTED for at, *_ in world.site.log),
         *(one.started_at for one in world.workers),

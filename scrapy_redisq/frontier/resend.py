@@ -121,12 +121,14 @@ class Resend:
         """The server had no replica when that was last looked at."""
         return self.alone_at > -math.inf
 
-    @property
-    def is_to_look(self) -> bool:
-        """It would help to know whether the server still has no replica."""
+    def look_since(self, proof_at: float) -> float:
+        """Since when (time.monotonic()) it should have been looked whether the server still has no
+        replica; -inf: that would not help. ``proof_at``: the latest of all shards, so that one look
+        proves all."""
+        if not (self.is_alone and self.may_lose):
+            return -math.inf
         now = time.monotonic()
-        proves_all = self.alone_at < self.proof_at <= now
-        return self.is_alone and self.may_lose and (proves_all or now - self.alone_at > LOOK_AGAIN)
+        return proof_at if proof_at <= now else now - LOOK_AGAIN
 
     @property
     def _safe_until(self) -> float:

@@ -223,6 +223,10 @@ class RunSession:
         most = times * MAX_KEPT_BYTES
         return any(one.outgoing.bytes + one.resend.bytes > most for one in self.sessions)
 
+    def proof_at(self) -> float:
+        """When (time.monotonic()) exchanges may show that no shard can lose anything any more."""
+        return max(one.resend.proof_at for one in self.sessions)
+
     def unfinished(self) -> int:
         """Requests that are not finished, as the last exchanges told, and unsent operations."""
         told = sum(reply.created - reply.finished for reply in self._last_replies())

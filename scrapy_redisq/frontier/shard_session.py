@@ -351,7 +351,7 @@ class ShardSession:
             busy=run.worker.is_busy()
             or (demand.low and any(session.has_enough() for session in run.sessions)),
             starting=run.worker.starting()[0],
-            proof_at=self.resend.proof_at,
+            proof_at=run.proof_at(),
         )
 
     def may_add(self) -> tuple[bool, bool]:

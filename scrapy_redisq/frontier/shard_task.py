@@ -48,7 +48,7 @@ class MayBeAlone(Protocol):
 
     def alone_at(self) -> float: ...
 
-    async def look(self) -> None: ...
+    async def look(self, since: float) -> None: ...
 
 
 async def exchange_on(session: ShardSession) -> None:
@@ -198,8 +198,9 @@ async def _execute(session: ShardSession, call: Call[Reply]) -> Reply:
         return session.received(await run.call(call))
     if isinstance(run.client, MayBeAlone):
         resend.alone_at = run.client.alone_at()
-        if resend.is_to_look:
-            await run.client.look()
+        since = resend.look_since(run.proof_at())
+        if resend.alone_at < since:
+            await run.client.look(since)
             resend.alone_at = run.client.alone_at()
     if replicas := _replicas_to_wait_for(session):
         sending = execute_and_wait(run.client, call, replicas)

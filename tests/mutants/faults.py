@@ -108,7 +108,12 @@ MUTANTS = [
         "frontier/shard_session.py",
         RUN_SESSION,
         ("waiting > 0 or is_news", "waiting > 0"),
-        ("self.resend.proof_at", "0.0"),
+        ("run.proof_at()", "0.0"),
+    ),
+    *_of(
+        "frontier/resend.py",
+        "tests/server/test_on_a_cluster.py",
+        ("return proof_at if proof_at <= now else", "return"),
     ),
     *_of(
         "frontier/shard_session.py",

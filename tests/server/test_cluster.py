@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -56,7 +57,7 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(cluster: Clus
     async def be_heard(server: Server) -> None:
         heard: list[bool] = []
         client = server.async_client()
-        await client.look()
+        await client.look(time.monotonic())
         pace = SimpleNamespace(listening=False, woken=False)
         listening = SimpleNamespace(  # what a run's session is to who listens
             client=client,

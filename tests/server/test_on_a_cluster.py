@@ -18,11 +18,13 @@ from scrapy.settings import Settings
 
 from lab.cluster import KINDS, Cluster
 from lab.servers import RedisServer, binaries, free_port
+from lab.site import Answer, Site, address
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.frontier import PUSH_BATCH
 from scrapy_redisq.dupefilter import BloomDupeFilter, scrapy_redis_fingerprint
 from scrapy_redisq.errors import ServerBusy, ServerError, ServerUnsuitable, ShardAway, ShardLost
 from scrapy_redisq.frontier.names import key_prefix, meta_key
+from scrapy_redisq.frontier.resend import NO_REPLICA
 from scrapy_redisq.pipelines import RedisPipeline
 from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -31,6 +33,7 @@ from tests.control.member import Member
 from tests.crawls.test_dupefilter import opened as opened_dupefilter
 from tests.docs.test_readme import acl
 from tests.harness.command import Redisq
+from tests.harness.crawl import Run
 from tests.harness.in_loop import in_a_loop
 from tests.harness.pipelines import opened as opened_pipeline
 
@@ -87,6 +90,23 @@ def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) 
     for each in names:
         assert at_cluster("reset", each, "--yes").code == 0
     assert not any(client.keys() for client in clients(cluster))
+
+
+def test_a_crawl_ends_when_no_master_can_lose_anything(cluster: Cluster, crawl: Run) -> None:
+    """Shard after shard is given its last request. One look says of all that they have no replicas,
+    so that the crawl is over some 2.5 s after the last of them."""
+    hosts = 9
+
+    def page(path: str) -> Answer:
+        following = int(path[1:]) + 1
+        link = f'<a href="//{address(following)}:{site.port}/{following}">'
+        return Answer(link if following < hosts else "", delay=0.1)
+
+    with Site(page, hosts=hosts) as site:
+        worker = crawl("follow", site, {"REDISQ_URL": cluster.url}).wait()
+        ended = time.monotonic()
+    assert (worker.stats["finish_reason"], len(site.hits)) == ("finished", hosts)
+    assert ended - site.hits[-1].at < NO_REPLICA + 2
 
 
 def test_migrate_to_a_cluster(

@@ -6,6 +6,7 @@ clients of redis-py.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
@@ -159,9 +160,15 @@ def nodes_of(client: redis.Redis | Cluster) -> list[redis.Redis]:
 class AsyncCluster(_Nodes[redis.asyncio.Redis]):
     """As `Cluster`, for asyncio."""
 
-    async def look(self) -> None:
-        """Look at the map anew, if that was not done just now."""
-        await self._run(self.hash_slots.look())
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._looks = asyncio.Lock()
+
+    async def look(self, since: float) -> None:
+        """Look at the map, unless that was done ``since`` (time.monotonic()), or is done now."""
+        async with self._looks:
+            if self.alone_at() < since:
+                await self._run(self.hash_slots.look(now=True))
 
     async def execute_command(self, *command: Any) -> Any:
         return _result(await self.send([command]))
