@@ -79,6 +79,10 @@ FEED, GROUP, LINES, MAX_IDLE = "redisq:{feed}", "redisq:sim", 40, 2.0
 """A feed, whose key is kept and forgotten with the frontier's; the group that reads it if it is a
 stream; its lines; and how many virtual seconds without work end the crawl."""
 
+CALM_TTL = 60.0
+"""`REDISQ_LEASE_TTL` where nothing goes wrong: exchanges are not the shorter apart by it, so that
+something which waits for the next one is seen to be late."""
+
 RECURRING, EVERY = ("every0", "every1"), 3.0
 """Requests that come again, and how many virtual seconds after they were finished."""
 
@@ -254,6 +258,8 @@ def draw(seed: int) -> Plan:
         features -= {"rival"}
     if "rival" in features:
         settings["REDISQ_LIMITS_NAME"] = "both"
+    if not faults:
+        settings["REDISQ_LEASE_TTL"] = CALM_TTL
     return Plan(
         seed,
         pages,

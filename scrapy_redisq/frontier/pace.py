@@ -107,6 +107,7 @@ class Pace:
         within: float = math.inf,
         urgent: bool = False,
         proof_at: float = -math.inf,
+        proves: bool = False,
     ) -> float:
         """Seconds until the next exchange.
 
@@ -115,7 +116,7 @@ class Pace:
         ``many``: enough for a whole exchange. ``busy``: it works on something, ``starting``:
         ``start()`` may have more. ``within``: seconds from now. ``urgent``: as soon as may be.
         ``proof_at``: when (time.monotonic()) an exchange will show that nothing which the server
-        has can be lost.
+        has can be lost. ``proves``: an exchange may show that now, which the last one did not try.
         """
         since = time.monotonic() - self._sent_at
         if many:
@@ -129,9 +130,10 @@ class Pace:
         soon = OTHERS_ASKED if others_asked else RUNNING_LOW
         pauses = [self._heartbeat, BUSY if busy else self._idle]
         pauses.append(max(BUSY, self._overdue_in))
-        if not busy and proof_at > self._sent_at:
-            # The crawl may be waiting for that alone. It is tried once, then now and then.
-            pauses.append(proof_at - self._sent_at)
+        if proof_at > self._sent_at:
+            pauses.append(proof_at - self._sent_at)  # it is tried once, then now and then
+        if proves:
+            pauses.append(IDLE_FIRST)
         if not self.listening:
             pauses.append(UNHEARD)
         if low and self.woken:

@@ -65,7 +65,8 @@ class ShardSession:
 
     ``asked_at``: when entries were last wanted. ``last``: the last reply since the worker has
     joined. ``said_starting``: the last exchange said that the worker may add requests without a
-    page. ``is_silent``: the last one had no answer, so the next one claims nothing.
+    page. ``is_silent``: the last one had no answer, so the next one claims nothing. ``has_waited``:
+    the last one has waited for replicas.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class ShardSession:
         self.asked_at = 0.0
         self.last: Reply | None = None
         self.is_silent = False
+        self.has_waited = False
         self.is_void = False
         self.asks_since = 0.0
         self.said_starting = False
@@ -127,6 +129,17 @@ class ShardSession:
     def is_unsafe(self) -> bool:
         """As `Resend.may_lose`, also of what is on its way there."""
         return self.resend.may_lose or any(map(self.resend.size_of, self.outgoing.flying))
+
+    @property
+    def replicas_to_wait_for(self) -> int:
+        """How many replicas an exchange waits for, so that the shard cannot lose anything then."""
+        run = self.run_session
+        if not (self._config.has_several_logs and self.is_unsafe):
+            return 0
+        if run.terms.wait_replicas or self.resend.is_alone:
+            return run.terms.wait_replicas
+        # With nothing else to do it is worth the time: the crawl may be waiting for its end.
+        return 0 if any(other.held for other in run.sessions) else 1
 
     # An exchange, without any network
 
@@ -339,6 +352,10 @@ class ShardSession:
         run = self.run_session
         waiting = len(self)
         is_news = self.said_starting and not self.may_add()[0]
+        # A worker that runs low is busy as soon as a shard that has enough has answered.
+        busy = run.worker.is_busy() or (
+            demand.low and any(session.has_enough() for session in run.sessions)
+        )
         return self.pace.pause(
             low=demand.low and self._may_ask(),
             within=math.inf if demand.within is None else demand.within,
@@ -347,11 +364,11 @@ class ShardSession:
             enqueues=self.outgoing.bytes > 0,
             others_asked=bool(self._others) and demand.low and not self.share(demand)[0],
             many=waiting >= MAX_OPERATIONS,
-            # A worker that runs low is busy as soon as a shard that has enough has answered.
-            busy=run.worker.is_busy()
-            or (demand.low and any(session.has_enough() for session in run.sessions)),
+            busy=busy,
             starting=run.worker.starting()[0],
-            proof_at=run.proof_at(),
+            # The crawl may be waiting for that alone.
+            proof_at=-math.inf if busy else run.proof_at(),
+            proves=not busy and not self.has_waited and self.replicas_to_wait_for > 0,
         )
 
     def may_add(self) -> tuple[bool, bool]:

@@ -202,22 +202,14 @@ async def _execute(session: ShardSession, call: Call[Reply]) -> Reply:
         if resend.alone_at < since:
             await run.client.look(since)
             resend.alone_at = run.client.alone_at()
-    if replicas := _replicas_to_wait_for(session):
+    replicas = session.replicas_to_wait_for
+    session.has_waited = replicas > 0
+    if replicas:
         sending = execute_and_wait(run.client, call, replicas)
         reply, confirmed = await run.heeding_busy(sending)
     else:
         reply, confirmed = await run.call(call), False
     return session.received(reply, confirmed=confirmed)
-
-
-def _replicas_to_wait_for(session: ShardSession) -> int:
-    run = session.run_session
-    if not session.is_unsafe:
-        return 0
-    if run.terms.wait_replicas or session.resend.is_alone:
-        return run.terms.wait_replicas
-    # With nothing else to do it is worth the time: the crawl may be waiting for its end.
-    return 0 if any(other.held for other in run.sessions) else 1
 
 
 # What other workers have left

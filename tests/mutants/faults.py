@@ -108,12 +108,17 @@ MUTANTS = [
         "frontier/shard_session.py",
         RUN_SESSION,
         ("waiting > 0 or is_news", "waiting > 0"),
-        ("run.proof_at()", "0.0"),
+        ("-math.inf if busy else run.proof_at()", "-math.inf"),
     ),
     *_of(
         "frontier/resend.py",
         "tests/server/test_on_a_cluster.py",
         ("return proof_at if proof_at <= now else", "return"),
+    ),
+    *_of(
+        "frontier/shard_session.py",
+        "tests/simulation/test_simulation.py::test_crawls",
+        ("proves=not busy and not self.has_waited and", "proves=False and"),
     ),
     *_of(
         "frontier/shard_session.py",
@@ -429,6 +434,7 @@ MUTANTS = [
         ("sure = 2 * votes > len(masters)", "sure = votes > 0"),
         ('if "cluster_state:ok" not in _text(told):', "if not told:"),
         ("self._heard[step.node] = -self._clock()", "self._heard[step.node] = 0.0"),
+        ("may_wait = self._problem is not None or", "may_wait ="),
     ),
     *_of(
         "ops/migration/plain.py",

@@ -89,6 +89,23 @@ def test_replicas_that_are_away_are_remembered() -> None:
     assert net.hash_slots.alone_at() == -math.inf
 
 
+def test_a_look_that_is_too_old_is_repeated_at_once_but_not_one_that_has_failed() -> None:
+    """Shards need a look each that is younger than their last request. If no node answers, the
+    others do not ask all nodes once more, one shard after the other."""
+    net = Net()
+    assert net.run(net.hash_slots.look()) is None
+    net.now = 100.1
+    assert net.run(net.hash_slots.look(since=99.0)) is None
+    assert (len(net.looks), net.hash_slots.alone_at()) == (1, 100.0)
+    assert net.run(net.hash_slots.look(since=100.05)) is None
+    assert (len(net.looks), net.hash_slots.alone_at()) == (2, 100.1)
+    net.now, net.state = 100.2, FAIL
+    assert net.run(net.hash_slots.look(since=100.15)) is not None
+    asked = len(net.looks)
+    assert net.run(net.hash_slots.look(since=100.15)) is not None
+    assert len(net.looks) == asked
+
+
 def test_a_slot_that_has_moved_to_a_node_without_a_name_is_found_by_the_map() -> None:
     """MOVED says "?" where nodes are called by hostnames, and that one has none."""
     net = Net()

@@ -165,10 +165,9 @@ class AsyncCluster(_Nodes[redis.asyncio.Redis]):
         self._looks = asyncio.Lock()
 
     async def look(self, since: float) -> None:
-        """Look at the map, unless that was done ``since`` (time.monotonic()), or is done now."""
+        """Look at the map, unless another task has done that ``since`` (time.monotonic())."""
         async with self._looks:
-            if self.alone_at() < since:
-                await self._run(self.hash_slots.look(now=True))
+            await self._run(self.hash_slots.look(since=since))
 
     async def execute_command(self, *command: Any) -> Any:
         return _result(await self.send([command]))

@@ -172,11 +172,13 @@ class HashSlots:
 
     # The map
 
-    def look(self, *, now: bool = False) -> Steps[Exception | None]:
-        """Take the map from the first node that sees the cluster in order, not more often than each
-        `BETWEEN_LOOKS`, unless ``now``; -> why there is none: then what was known stays."""
+    def look(self, *, now: bool = False, since: float = -math.inf) -> Steps[Exception | None]:
+        """Take the map from the first node that sees the cluster in order; -> why there is none:
+        then the known map stays. It is not taken more often than each `BETWEEN_LOOKS`, unless
+        ``now``, or if that was before ``since`` and went well."""
         began = self._clock()
-        if not now and began < self._next_look:
+        may_wait = self._problem is not None or self._looked_at >= since
+        if not now and may_wait and began < self._next_look:
             return self._problem and self._problem.with_traceback(None)
         self._next_look = began + BETWEEN_LOOKS
         problems: list[Exception] = []
@@ -194,6 +196,7 @@ class HashSlots:
             self._heard = {one: self._heard.get(one, 0.0) for one in self.in_turn()}
             self._next_look = self._clock() + BETWEEN_LOOKS
             return None
+        self._next_look = self._clock() + BETWEEN_LOOKS
         # That a node cannot be reached says less than what another one has said.
         self._problem = min(problems, key=lambda problem: type(problem) in AWAY)
         return self._problem.with_traceback(None)
