@@ -135,7 +135,7 @@ class Registration(Struct, frozen=True):
     ttl: float
     info: Mapping[str, str | int] = field(default_factory=dict)
     limits: Mapping[str, str] | None = None
-    """Of slots by pattern, as ``lua/shared/slots/state.lua`` has them. They take the place of the
+    """Of slots by pattern, as ``lua/shared/slots/limits.lua`` has them. They take the place of the
     limits that are there. None: those stay."""
     throttle: str = ""
     """Terms of AutoThrottle, as that file has them; they go with the limits."""

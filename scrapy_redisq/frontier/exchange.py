@@ -143,7 +143,7 @@ def read_reply(reply: list[Any], operations: Iterable[Operation]) -> Reply:
 
 
 def result_item(result: DownloadResult) -> tuple[str, int, int, int, int, int, int]:
-    """As ``slots/backoff.lua`` reads it: slot, status, us since it was begun, us to
+    """As ``lua/shared/slots/backoff.lua`` reads it: slot, status, us since it was begun, us to
     be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
 
     def us(seconds: float | None) -> int:

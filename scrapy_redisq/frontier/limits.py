@@ -58,7 +58,7 @@ class SlotLimit(Struct, frozen=True):
         return bool(self.delay or self.concurrency or self.rate or self.budget)
 
     def to_text(self) -> str:
-        """As ``lua/shared/slots/state.lua`` keeps it, with times in microseconds."""
+        """As ``lua/shared/slots/limits.lua`` keeps it, with times in microseconds."""
         interval = round(1e6 / self.rate) if self.rate else 0
         text = f"{round(self.delay * 1e6)} {interval} {self.burst} {self.concurrency}"
         return f"{text} {self.budget}" if self.budget else text

@@ -34,7 +34,7 @@ class Terms(Struct, frozen=True):
     started: float = field(default_factory=time.monotonic)
     """When the worker was, by time.monotonic()."""
     limits: Mapping[str, str] = field(default_factory=dict)
-    """Of slots by pattern, see ``lua/shared/slots/state.lua``."""
+    """Of slots by pattern, see ``lua/shared/slots/limits.lua``."""
     throttle: str = ""
     """Terms of AutoThrottle, see ``lua/shared/slots/state.lua``."""
     seen_ttl: float = 0.0

@@ -1,4 +1,5 @@
--- Slots with limits, or in trouble: which worker may start requests of them, and when.
+-- Slots with limits, or in trouble: their state. shared/slots/turns lets workers start requests of
+-- them by it, shared/slots/backoff parks them.
 --
 -- A limit is kept exactly by the worker that starts requests, not here: for up to TURN one worker
 -- at a time has the turn of a slot with a delay or a rate, and keeps them by its own clock. It
