@@ -28,17 +28,18 @@ class NoDashboard(RedisqError):
 
 
 TEXT = """\
-Serve pages that show all crawls of the server, and let people steer them. Runs until Ctrl-C.
+Serve views of all crawls of the server to browsers, and let people steer the crawls. Runs until
+Ctrl-C.
 
-Whoever asks needs its token: that of --token-file FILE, else of REDISQ_DASHBOARD_TOKEN, else one
-that is drawn into .scrapy/redisq-dashboard-token. On another address than 127.0.0.1 put TLS in
-front of it.
+A browser needs the dashboard's token. The token is the content of --token-file FILE, else
+REDISQ_DASHBOARD_TOKEN. Without both the dashboard draws a token, and keeps it in
+.scrapy/redisq-dashboard-token. On another address than 127.0.0.1 put TLS in front of it.
 """
 
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    help = "pages in a browser: all crawls, hosts, workers, dead letters"
+    help = "views in a browser: all crawls, hosts, workers, dead letters"
     dashboard = add_command(commands, "dashboard", run, help=help, text=TEXT)
     add_bind(dashboard, 8765)
     dashboard.add_argument(

@@ -78,8 +78,8 @@ def add_options(commands: Any) -> None:
         export,
         "write dead letters to a file",
         text="Write dead letters to a file, as JSON lines like those of list --json, each "
-        "with\nits stored request (entry, base64). FILE is replaced as a whole, and not\n"
-        "by nothing. Then: scrapy redisq dead purge NAME --exported FILE",
+        "with\nits stored request (entry, base64). FILE is replaced as a whole. If there are no\n"
+        "letters, the old file stays. Then: scrapy redisq dead purge NAME --exported FILE",
     )
     exporting.add_argument("file", metavar="FILE", help="is replaced if it is there; - for stdout")
     _add_filters(exporting)

@@ -25,8 +25,9 @@ from scrapy_redisq.settings.setting import path_of
 
 TEXT = """\
 Add the requests of a scrapy-redis frontier (0.9.1, or Scrapy-Redis-BloomFilter) to a frontier.
-Stop its processes before, by one Ctrl-C or SIGTERM: what a killed one had taken is in its
-dupefilter and not in its queue, and nobody can tell its URL.
+Stop its processes before, by one Ctrl-C or SIGTERM. If a process was killed, the requests that it
+had taken are in the old dupefilter, and no longer in the old queue. Their URLs cannot be found
+again.
 
 The old frontier is found by the settings of scrapy-redis, also by -s REDIS_URL=redis://…; without
 any it is on the server of REDISQ_URL. Nothing is deleted there without --delete. An interrupted

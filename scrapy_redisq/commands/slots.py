@@ -43,7 +43,8 @@ Show the slots (hosts) of a frontier: requests that wait and are with workers, t
 limits and where they come from, what is wrong. Those that are paused, set aside or backed off come
 first, then those with the most requests. A slot with delayed requests alone is not listed.
 
-Without NAME: the only frontier of the server. One that is called like an action is given after --.
+Without NAME: the only frontier of the server. If a frontier has the name of an action, write it
+after --.
 
 Actions, each with its own help (scrapy redisq slots pause -h), take effect within a second, while
 the crawl runs.
@@ -58,12 +59,14 @@ crawl stays open for them. Holds through restarts and in the next runs.
 Let a slot go on at once: after a pause, in a back-off, or when it was set aside.
 """,
     "limit": """\
-Give a slot a limit for all workers together, in the place of that of the settings. What is left out
-stays as it is; 0 takes one away. Holds through restarts and in the next runs, until --none.
+Give a slot a limit for all workers together. The limit takes the place of the settings' limit. An
+option that is left out stays as it is; 0 removes a limit. Holds through restarts and in the next
+runs, until --none.
 """,
     "drop": """\
 Give up the requests of a slot that are queued or delayed. They count as finished (dropped), and
-remain seen. What workers hold goes on, and what is found later is added as ever: pause it first.
+remain seen. Requests that workers hold go on. Requests that are found later are added as usual:
+pause the slot first, so that none of them is started.
 """,
 }
 

@@ -13,9 +13,9 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 
 PAUSE_TEXT = """\
-Pause a crawl: no worker starts a request of it until it is resumed, of whatever host, workers that
-come later included. What is being downloaded goes on. Workers stay, and the crawl stays open for
-its requests. Holds through restarts and in the next runs. A host alone: scrapy redisq slots pause.
+Pause a crawl: no worker starts a request of the crawl until it is resumed. This also holds for
+workers that join later. Downloads in progress go on. Workers stay, and the crawl stays open for its
+requests. Holds through restarts and in the next runs. A host alone: scrapy redisq slots pause.
 """
 
 RESUME_TEXT = """\

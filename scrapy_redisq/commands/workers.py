@@ -27,10 +27,11 @@ _DONE = {
 TEXT = """\
 Show the workers of a frontier: what code they run, hold and have done, and what they cost.
 
-Without NAME: the only frontier of the server. One that is called like an action is given after --.
+Without NAME: the only frontier of the server. If a frontier has the name of an action, write it
+after --.
 
-Actions, each with its own help (scrapy redisq workers quiet -h), take effect within a second. Who
-joins later is not told.
+Actions, each with its own help (scrapy redisq workers quiet -h), take effect within a second. A
+worker that joins later gets no earlier order.
 """
 
 ACTIONS = {

@@ -59,7 +59,11 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "redisq_oldest_due_seconds": ("gauge", "How long a host has been due at most.", ("crawl",)),
     "redisq_next_start_seconds": ("gauge", "Until a host that waits may go on.", ("crawl",)),
     "redisq_feed_lines": ("gauge", "Lines that wait in feeds.", ("crawl",)),
-    "redisq_posted_pages": ("gauge", "Pages whose links to other servers may be lost.", ("crawl",)),
+    "redisq_posted_pages": (
+        "gauge",
+        "Finished pages whose links to other servers are being made safe.",
+        ("crawl",),
+    ),
     "redisq_seen_urls": ("gauge", "URLs in the dupefilter.", ("crawl",)),
     "redisq_seen_capacity_urls": ("gauge", "URLs for which it is laid out.", ("crawl",)),
     "redisq_seen_loss_ratio": ("gauge", "Share of new URLs that it takes for seen.", ("crawl",)),
