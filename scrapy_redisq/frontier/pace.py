@@ -65,10 +65,12 @@ class Pace:
         """People have ordered something, which the next exchange tells."""
         self.confirms = False
         """The next exchange says whether all is done indeed: nothing else is waited for."""
+        self.is_uncertain = False
+        """All is done, if this server counts: that is asked again after the next exchange."""
 
-    def exchanged(self, reply: Reply, want: int, *, low: bool) -> None:
-        """An exchange was answered that might claim ``want`` entries, of a worker that could take
-        some if it is ``low``."""
+    def exchanged(self, reply: Reply, want: int, *, idle: bool) -> None:
+        """An exchange was answered that might claim ``want`` entries. ``idle``: the worker has
+        nothing else to do."""
         self._sent_at = time.monotonic()
         self._began_at = None
         claimed = len(reply.leases)
@@ -80,7 +82,7 @@ class Pace:
         self._next_due = min(dues) / 1000 if dues else None
         self._overdue_in = reply.overdue_in / 1000
         self._flush = FLUSH_SHARED if reply.waiting else self._gather
-        if claimed or not low:
+        if claimed or not idle:
             self._idle = IDLE_FIRST
         else:
             self._idle = min(self._idle * 2, IDLE_LAST)
@@ -107,7 +109,6 @@ class Pace:
         within: float = math.inf,
         urgent: bool = False,
         proof_at: float = -math.inf,
-        proves: bool = False,
     ) -> float:
         """Seconds until the next exchange.
 
@@ -116,7 +117,7 @@ class Pace:
         ``many``: enough for a whole exchange. ``busy``: it works on something, ``starting``:
         ``start()`` may have more. ``within``: seconds from now. ``urgent``: as soon as may be.
         ``proof_at``: when (time.monotonic()) an exchange will show that nothing which the server
-        has can be lost. ``proves``: an exchange may show that now, which the last one did not try.
+        has can be lost.
         """
         since = time.monotonic() - self._sent_at
         if many:
@@ -132,8 +133,8 @@ class Pace:
         pauses.append(max(BUSY, self._overdue_in))
         if proof_at > self._sent_at:
             pauses.append(proof_at - self._sent_at)  # it is tried once, then now and then
-        if proves:
-            pauses.append(IDLE_FIRST)
+        if self.is_uncertain:
+            pauses.append(BUSY)
         if not self.listening:
             pauses.append(UNHEARD)
         if low and self.woken:

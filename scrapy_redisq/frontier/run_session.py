@@ -395,6 +395,8 @@ class RunSession:
         except TROUBLE as error:
             text = "Nothing is left to do, but this worker waits: %s"
             self.warnings.warn("uncertain", text, error)
+            self.sessions[0].pace.is_uncertain = True
+            self.wake()
             return
         self._certain = True
         for session in self.sessions:

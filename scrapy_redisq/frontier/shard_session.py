@@ -65,8 +65,7 @@ class ShardSession:
 
     ``asked_at``: when entries were last wanted. ``last``: the last reply since the worker has
     joined. ``said_starting``: the last exchange said that the worker may add requests without a
-    page. ``is_silent``: the last one had no answer, so the next one claims nothing. ``has_waited``:
-    the last one has waited for replicas.
+    page. ``is_silent``: the last one had no answer, so the next one claims nothing.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class ShardSession:
         self.asked_at = 0.0
         self.last: Reply | None = None
         self.is_silent = False
-        self.has_waited = False
         self.is_void = False
         self.asks_since = 0.0
         self.said_starting = False
@@ -129,17 +127,6 @@ class ShardSession:
     def is_unsafe(self) -> bool:
         """As `Resend.may_lose`, also of what is on its way there."""
         return self.resend.may_lose or any(map(self.resend.size_of, self.outgoing.flying))
-
-    @property
-    def replicas_to_wait_for(self) -> int:
-        """How many replicas an exchange waits for, so that the shard cannot lose anything then."""
-        run = self.run_session
-        if not (self._config.has_several_logs and self.is_unsafe):
-            return 0
-        if run.terms.wait_replicas or self.resend.is_alone:
-            return run.terms.wait_replicas
-        # With nothing else to do it is worth the time: the crawl may be waiting for its end.
-        return 0 if any(other.held for other in run.sessions) else 1
 
     # An exchange, without any network
 
@@ -368,7 +355,6 @@ class ShardSession:
             starting=run.worker.starting()[0],
             # The crawl may be waiting for that alone.
             proof_at=-math.inf if busy else run.proof_at(),
-            proves=not busy and not self.has_waited and self.replicas_to_wait_for > 0,
         )
 
     def may_add(self) -> tuple[bool, bool]:

@@ -117,7 +117,7 @@ async def _exchange(session: ShardSession, demand: Demand) -> None:
         await run.come_back(session)
     want, session.wants_suspect = session.share(demand)
     pace.woken = pace.woken and not want  # other shards were asked for all
-    pace.told = pace.confirms = False
+    pace.told = pace.confirms = pace.is_uncertain = False
     session.wanted = want
     if want:
         session.asked_at = time.monotonic()
@@ -132,7 +132,8 @@ async def _exchange(session: ShardSession, demand: Demand) -> None:
     takes_posts = reply.post_due == 0 and run.waiting() <= MAX_OPERATIONS
     if reply.post_due == 0 and not takes_posts:
         reply.post_due = POSTS_AGAIN
-    pace.exchanged(reply, want, low=demand.low or demand.rests)
+    idle = (demand.low or demand.rests) and not run.worker.is_busy()
+    pace.exchanged(reply, want, idle=idle)
     try:
         if reply.overdue_in == 0:
             await _reap(session)
@@ -202,14 +203,22 @@ async def _execute(session: ShardSession, call: Call[Reply]) -> Reply:
         if resend.alone_at < since:
             await run.client.look(since)
             resend.alone_at = run.client.alone_at()
-    replicas = session.replicas_to_wait_for
-    session.has_waited = replicas > 0
-    if replicas:
+    if replicas := _replicas_to_wait_for(session):
         sending = execute_and_wait(run.client, call, replicas)
         reply, confirmed = await run.heeding_busy(sending)
     else:
         reply, confirmed = await run.call(call), False
     return session.received(reply, confirmed=confirmed)
+
+
+def _replicas_to_wait_for(session: ShardSession) -> int:
+    run = session.run_session
+    if not session.is_unsafe:
+        return 0
+    if run.terms.wait_replicas or session.resend.is_alone:
+        return run.terms.wait_replicas
+    # With nothing else to do it is worth the time: the crawl may be waiting for its end.
+    return 0 if any(other.held for other in run.sessions) else 1
 
 
 # What other workers have left

@@ -76,6 +76,7 @@ MUTANTS = [
         ("demand.low or demand.rests", "demand.low"),
         "await session.run_session.confirm_primary()",
     ),
+    *_of("frontier/pace.py", RUN_SESSION, ("if self.is_uncertain:", "if False:")),
     *_of(EXCHANGE, LOGS, "if input.posts then keep_posts(input.posts, input.hold) end"),
     *_of(
         EXCHANGE,
@@ -116,9 +117,9 @@ MUTANTS = [
         ("return proof_at if proof_at <= now else", "return"),
     ),
     *_of(
-        "frontier/shard_session.py",
+        "frontier/shard_task.py",
         "tests/simulation/test_simulation.py::test_crawls",
-        ("proves=not busy and not self.has_waited and", "proves=False and"),
+        (" and not run.worker.is_busy()\n", "\n"),
     ),
     *_of(
         "frontier/shard_session.py",
@@ -212,6 +213,7 @@ MUTANTS = [
     *_of(SHARED + "leases.lua", PROTOCOL, "+ (died and 1 or 0)", "put_back(back)"),
     *_of(SHARED + "queues.lua", PROTOCOL, "redis.call('ZREM', DELAYED, member)"),
     *_of(CLAIM, PROTOCOL, ("suffix = '.' .. integer(NOW)", "suffix = '.0'")),
+    *_of(CLAIM, LIMITS, "if n_claimed + #open >= input.want then break end"),
     *_of(
         CLAIM,
         f"{LIMITS} tests/crawls/test_fleet_limits.py",

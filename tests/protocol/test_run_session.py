@@ -372,6 +372,31 @@ async def test_the_end_comes_as_soon_as_nothing_can_be_lost(
 
 
 @in_a_loop
+async def test_whether_the_server_counts_is_asked_again_soon(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end that waits for most Sentinels is not left to the pauses of an idle worker either."""
+    for name in ("IDLE_FIRST", "IDLE_LAST", "UNHEARD"):
+        monkeypatch.setattr(pace, name, 3_600.0)
+    monkeypatch.setattr(pace, "BUSY", 0.05)
+    refusals = 3
+
+    async def confirm() -> None:
+        nonlocal refusals
+        if refusals := refusals - 1:
+            raise ServerBusy("most do not answer")
+
+    puppet = Puppet(1)
+    async with joined(redis_server, OneServer(confirm_primary=confirm)) as run:
+        run.start(puppet)
+        send(run, "/")
+        await until(lambda: puppet.leases, "a lease")
+        puppet.finish(run)
+        await until(lambda: puppet.is_complete, "complete")
+        assert refusals == 0
+
+
+@in_a_loop
 async def test_who_leaves_takes_its_posts_along(
     each_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
