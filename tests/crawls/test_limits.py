@@ -44,6 +44,17 @@ def test_slots_with_turns_leave_room_for_others(member: Make) -> None:
     assert sorted(lease.slot for lease in leases) == ["host"] * 3 + ["other"]
 
 
+def test_a_slot_without_a_claimed_request_is_left_to_others(member: Make) -> None:
+    """A worker that takes one request has the turn of its slot alone, though others are due."""
+    limits = {"*": {"delay": 0.9}}
+    workers = [member(limits) for _ in range(3)]
+    for slot in ("one", "two", "three"):
+        workers[0].send([f"/{slot}"], slot=slot)
+    done = report(slot="four", done=1)  # it was looked for, so one slot more is looked at
+    claimed = [lease.slot for worker in workers for lease in ask(worker, 1, done).leases]
+    assert sorted(claimed) == ["one", "three", "two"]
+
+
 def test_a_turn_that_another_worker_waits_for(member: Make) -> None:
     """It ends after its second though its owner has more to start, and goes to who waits, and back
     as soon; what was reported is all that the delay counts from. Who waits no longer, or was not
