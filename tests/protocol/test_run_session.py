@@ -387,7 +387,8 @@ async def test_whether_the_server_counts_is_asked_again_soon(
             raise ServerBusy("most do not answer")
 
     puppet = Puppet(1)
-    async with joined(redis_server, OneServer(confirm_primary=confirm)) as run:
+    behind = OneServer(confirm_primary=confirm)
+    async with joined(redis_server, behind, ttl=14_400.0) as run:
         run.start(puppet)
         send(run, "/")
         await until(lambda: puppet.leases, "a lease")
