@@ -346,7 +346,9 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
         return problems
     since, until = world.calm
     letters = [*letters, *world.former_letters]
-    if "periods" in world.plan.features and not any("period" in one.url for one in letters):
+    ends = "period", RECURRING[0]  # the page that asks for them, too
+    is_dead = any(end in one.url for end in ends for one in letters)
+    if "periods" in world.plan.features and not is_dead:
         for key in ("?period", "?in_period"):
             times = [at - BOOTED for at, _, name, _ in world.site.log if key in name]
             times = [at for at in times if since <= at < until]
