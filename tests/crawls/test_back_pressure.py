@@ -7,14 +7,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
-import redis
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import wait_until
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.growth import NO_LIMIT, GrowthLimit, ServerState
 from scrapy_redisq.worker import back_pressure
 from scrapy_redisq.worker.back_pressure import BackPressure
-from tests.harness.crawl import frontier_of
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import EXACT, Worker
 
@@ -136,51 +135,48 @@ async def test_start_waits(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
 # Producers
 
 
-def test_a_push_waits_for_room(redis_server: RedisServer) -> None:
+def test_a_push_waits_for_room(frontier: Frontier) -> None:
     """It says so, and goes on when workers have finished some. A program without settings keeps the
     limit of the workers."""
     said: list[str] = []
     done = 0
-    with redis_server.client() as client, frontier_of(redis_server, "books") as frontier:
-        worker = Worker(client, "books", EXACT, terms=RunTerms(growth=GrowthLimit(pending=3)))
-        frontier.waiting_to_push = said.append
-        urls = [f"https://books.example/{number}" for number in range(8)]
-        push = threading.Thread(target=frontier.push, args=(urls,))
-        push.start()
-        wait_until(lambda: said, 10, "the push to say that it waits")
-        assert "REDISQ_MAX_PENDING is 3" in said[0]
-        while push.is_alive() or done < len(urls):
-            leases = worker.claim(10)
-            assert len(leases) <= 3
-            for lease in leases:
-                worker.finish(lease)
-            done += len(leases)
-        push.join()
+    worker = Worker(frontier.client, "books", EXACT, terms=RunTerms(growth=GrowthLimit(pending=3)))
+    frontier.waiting_to_push = said.append
+    urls = [f"https://books.example/{number}" for number in range(8)]
+    push = threading.Thread(target=frontier.push, args=(urls,))
+    push.start()
+    wait_until(lambda: said, 10, "the push to say that it waits")
+    assert "REDISQ_MAX_PENDING is 3" in said[0]
+    while push.is_alive() or done < len(urls):
+        leases = worker.claim(10)
+        assert len(leases) <= 3
+        for lease in leases:
+            worker.finish(lease)
+        done += len(leases)
+    push.join()
     assert done == len(urls)
 
 
 def test_a_push_keeps_the_limit_of_the_workers_in_the_run_that_it_begins(
-    redis_server: RedisServer,
+    frontier: Frontier,
 ) -> None:
     """A producer that begins a run knows no limit; the next one is to find it."""
     growth = GrowthLimit(pending=3)
-    with redis_server.client() as client, frontier_of(redis_server, "books") as frontier:
-        worker = Worker(client, "books", EXACT, terms=RunTerms(growth=growth))
-        worker.send(seeded=True)
-        assert worker.leave()  # the run is complete
-        frontier.push(["https://books.example/1"])
-        assert frontier._growth_limit(frontier._meta(frontier._status(0))) == growth
+    worker = Worker(frontier.client, "books", EXACT, terms=RunTerms(growth=growth))
+    worker.send(seeded=True)
+    assert worker.leave()  # the run is complete
+    frontier.push(["https://books.example/1"])
+    assert frontier._growth_limit(frontier._meta(frontier._status(0))) == growth
 
 
-def test_a_push_waits_for_a_full_redis(redis_server: RedisServer) -> None:
+def test_a_push_waits_for_a_full_redis(frontier: Frontier) -> None:
     """To begin a run as well as to add to one."""
+
+    def make_room(why: str) -> None:
+        assert "maxmemory" in why
+        frontier.client.config_set("maxmemory", 0)
+
+    frontier.waiting_to_push = make_room
     for url in ("https://books.example/1", "https://books.example/2"):
-        with redis_server.client() as client, frontier_of(redis_server, "books") as frontier:
-
-            def make_room(why: str, client: redis.Redis = client) -> None:
-                assert "maxmemory" in why
-                client.config_set("maxmemory", 0)
-
-            frontier.waiting_to_push = make_room
-            client.config_set("maxmemory", 1)
-            assert frontier.push([url]).accepted == 1
+        frontier.client.config_set("maxmemory", 1)
+        assert frontier.push([url]).accepted == 1

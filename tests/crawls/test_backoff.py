@@ -12,7 +12,7 @@ import pytest
 import redis
 from scrapy.http import Request, Response
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.frontier import shard_session
 from scrapy_redisq.frontier.operations import DownloadResult, Lease
@@ -107,7 +107,7 @@ def test_what_is_sent_back(judge: Judge) -> None:
     assert not sent_back(ConnectionRefusedError())
 
 
-def test_a_slot_that_a_middleware_answers_is_trusted(redis_server: RedisServer, crawl: Run) -> None:
+def test_a_slot_that_a_middleware_answers_is_trusted(crawl: Run) -> None:
     """As with an HTTP cache no download of it begins: its pages go side by side all the same."""
     settings = {"DOWNLOADER_MIDDLEWARES": '{"crawls.spiders.tools.Answers": 700}'}
     with Site(lambda path: None) as site:
@@ -215,9 +215,8 @@ def test_pauses_grow_until_a_success(
     assert "fails" not in state(client)
 
 
-def test_what_began_before_counts_once(member: Make, client: redis.Redis) -> None:
+def test_what_began_before_counts_once(worker: Worker, client: redis.Redis) -> None:
     """Downloads that were in progress when one failed say nothing new when they fail, too."""
-    worker = member()
     began = time.monotonic() - 0.1
     for _ in range(5):
         outcome(worker, True, begun=began)
@@ -267,10 +266,9 @@ def test_a_crawl_waits_for_what_is_not_set_aside(member: Make, client: redis.Red
     assert ask(worker).stuck is None
 
 
-def test_backed_off_goes_to_the_front(member: Make) -> None:
+def test_backed_off_goes_to_the_front(worker: Worker) -> None:
     """With its new entry, and no delivery counted; from the second failure on others are tried
     before it."""
-    worker = member()
     worker.send(f"/{n}" for n in range(4))
     (lease,) = ask(worker, 1).leases
     assert isinstance(lease, Lease)

@@ -20,16 +20,7 @@ from scrapy_redisq.errors import SettingError
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
 from tests.harness.command import Redisq
-from tests.harness.crawl import (
-    Busy,
-    Crawl,
-    Run,
-    frontier_of,
-    letters_of,
-    several,
-    status_of,
-    wait_until_joined,
-)
+from tests.harness.crawl import Busy, Crawl, Run, several, wait_until_joined
 
 SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 NOBODY = "redis://user:s3cret@127.0.0.1:9/0"
@@ -37,16 +28,16 @@ FLEET_LIMITS = {"REDISQ_FLEET_LIMITS": "True"}
 WITHOUT_SLOTS = "crawls.downloader.WithoutSlots"
 
 
-def nothing_left(server: RedisServer, name: str = "follow") -> dict[str, Any]:
+def nothing_left(crawl: Run, name: str = "follow") -> dict[str, Any]:
     """Assert what every complete crawl leaves behind; -> its status."""
-    status = status_of(server, name)
+    with crawl.frontier(name) as frontier:
+        status = frontier.status()
+        keys = [*frontier.client.scan_iter("*")]
     assert status["state"] == "complete", status
     assert status["created"] == status["finished"]
     assert (status["queued"], status["leased"], status["delayed"]) == (0, 0, 0)
     assert status["workers"] == []
-    with server.client() as client:
-        kinds = {key.decode().split("}:")[1].split(":")[0] for key in client.scan_iter("*")}
-    assert kinds <= LEFT - {"trash"}
+    assert {key.decode().split("}:")[1].split(":")[0] for key in keys} <= LEFT - {"trash"}
     return status
 
 
@@ -64,7 +55,7 @@ def did_not_start(worker: Crawl) -> bool:
 
 
 class TestRuns:
-    def test_keep_seen(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_keep_seen(self, crawl: Run) -> None:
         """With REDISQ_KEEP_SEEN a new run fetches start pages again, also one that pages link to
         before ``start()`` comes to it, and then what is new."""
         with Site(linked_pages(30)) as site:
@@ -78,7 +69,7 @@ class TestRuns:
         assert counts["/0"] == counts["/1"] == 2
         assert counts["/new"] == 1
         assert sum(counts.values()) == 30 + 3
-        assert nothing_left(redis_server, "later")["created"] == 3
+        assert nothing_left(crawl, "later")["created"] == 3
 
     def test_twice_in_one_process(self, redis_server: RedisServer) -> None:
         """A process that has run a crawl begins a new run with the next one, however old it is."""
@@ -89,7 +80,7 @@ class TestRuns:
             ]
             assert set(site.counts().values()) == {2}
 
-    def test_a_run_with_a_name(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_a_run_with_a_name(self, crawl: Run) -> None:
         """REDISQ_RUN: it is crawled once, however often a supervisor starts it."""
         settings = {"REDISQ_RUN": "%(spider)s 1"}
         with Site(linked_pages(30)) as site:
@@ -100,7 +91,7 @@ class TestRuns:
             assert clean(again.log)
             assert "start() was read" not in again.log
             assert set(site.counts().values()) == {1}
-            assert status_of(redis_server, "late")["run_name"] == "late 1"
+            assert crawl.status("late")["run_name"] == "late 1"
             crawl("late", site, {"REDISQ_RUN": "late 2", "CLOSESPIDER_PAGECOUNT": 5}).wait()
             assert did_not_start(crawl("late", site, {"REDISQ_RUN": "3"}).wait())
             assert crawl("late", site, {"REDISQ_RUN": "late 2"}).wait().reason == "finished"
@@ -109,7 +100,7 @@ class TestRuns:
     def test_keep_alive_and_latency(self, redis_server: RedisServer, crawl: Run) -> None:
         """An idle worker starts what is pushed within 0.3 s, if the machine has nothing else to
         do."""
-        with Site(linked_pages(1)) as site, frontier_of(redis_server, "ordered") as frontier:
+        with Site(linked_pages(1)) as site, crawl.frontier("ordered") as frontier:
             worker = crawl("ordered", settings={"REDISQ_KEEP_ALIVE": True})
             worker.wait_for("Began run")
             wait_until(lambda: frontier.status()["workers"][0]["seen_ago"] > 1, 20, "it rests")
@@ -123,9 +114,7 @@ class TestRuns:
 
 class TestOrder:
     @pytest.mark.parametrize(("order", "scheduling"), [("fifo", "slot"), ("lifo", "priority")])
-    def test_exact(
-        self, redis_server: RedisServer, crawl: Run, order: str, scheduling: str
-    ) -> None:
+    def test_exact(self, crawl: Run, order: str, scheduling: str) -> None:
         """One request at a time: highest priority first, within it oldest or newest first."""
         priorities = [0, 5, -3, 5, 0, 100, -3, 0]
         settings = {
@@ -136,7 +125,7 @@ class TestOrder:
         with Site(linked_pages(100)) as site:
             # An unfinished run of nothing sets the order that the push then follows.
             crawl("ordered", settings={**settings, "REDISQ_KEEP_ALIVE": True})
-            with frontier_of(redis_server, "ordered") as frontier:
+            with crawl.frontier("ordered") as frontier:
                 wait_until(lambda: frontier.status()["state"] == "running", 20, "it has begun")
                 result = frontier.push(
                     {"url": f"{site.url}/{n}", "priority": priority}
@@ -151,7 +140,7 @@ class TestOrder:
 
 
 class TestPages:
-    def test_too_large_and_unserialisable(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_too_large_and_unserialisable(self, crawl: Run) -> None:
         """What is too large marks its page dead; what cannot be stored runs in this process."""
         with Site(linked_pages(20)) as site:
             worker = crawl("huge", site).wait()
@@ -162,15 +151,15 @@ class TestPages:
             assert worker.stats[f"scheduler/{name}"] == 10
         assert worker.stats["redisq/refused/too_large"] == 1
         assert worker.stats["redisq/refused/scheme"] == 1
-        assert nothing_left(redis_server, "huge")["created"] == 20
-        letters = {letter.reason: letter.detail for letter in letters_of(redis_server, "huge")}
+        assert nothing_left(crawl, "huge")["created"] == 20
+        letters = {letter.reason: letter.detail for letter in crawl.letters("huge")}
         assert letters.keys() == {"too_large", "scheme"}
         assert "REDISQ_MAX_ENTRY_BYTES" in letters["too_large"]
         assert "REDISQ_SCHEMES" in letters["scheme"]
 
-    def test_callback_that_is_gone(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_callback_that_is_gone(self, crawl: Run) -> None:
         """A callback that a deploy removed: a dead letter, which works after the fix."""
-        with Site(linked_pages(20)) as site, frontier_of(redis_server, "ordered") as frontier:
+        with Site(linked_pages(20)) as site, crawl.frontier("ordered") as frontier:
             frontier.push([{"url": f"{site.url}/1", "callback": "parse_new"}])
             assert crawl("ordered").wait().reason == "finished"
             (letter,) = frontier.dead()
@@ -182,12 +171,12 @@ class TestPages:
             fixed = crawl("ordered", settings={"SPIDER_MODULES": "crawls.fixed"}).wait()
             assert fixed.reason == "finished"
             assert len(site.hits) == 1
-        assert nothing_left(redis_server, "ordered")["dead"] == 0
+        assert nothing_left(crawl, "ordered")["dead"] == 0
 
-    def test_slots_that_are_no_names(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_slots_that_are_no_names(self, crawl: Run) -> None:
         """The downloader refuses them: each is a dead letter of its own, and no worker stops."""
         slots = [["a"], {"a": 1}, [[]]]
-        with Site(linked_pages(3)) as site, frontier_of(redis_server) as frontier:
+        with Site(linked_pages(3)) as site, crawl.frontier() as frontier:
             frontier.push(
                 {"url": f"{site.url}/1?{number}", "meta": {"download_slot": slot}}
                 for number, slot in enumerate(slots)
@@ -196,7 +185,7 @@ class TestPages:
             assert [letter.reason for letter in frontier.dead()] == ["download"] * len(slots)
             assert frontier.status()["state"] == "complete"
 
-    def test_the_same_object_again(self, crawl: Run, redis_server: RedisServer) -> None:
+    def test_the_same_object_again(self, crawl: Run) -> None:
         """A middleware or a callback hands in the very object that is being dealt with: each time
         it is another request."""
         with Site(lambda path: "x") as site:
@@ -204,7 +193,7 @@ class TestPages:
         assert worker.reason == "finished"
         items = Counter(item["url"].rpartition("/")[2] for item in worker.items())
         assert items == {"0": 1, "1": 1, "2": 2, "3": 2}
-        status = status_of(redis_server, "odd_again")
+        status = crawl.status("odd_again")
         assert (status["state"], status["dead"]) == ("complete", 0)
 
     def test_tools(self, crawl: Run, tmp_path: Path) -> None:
@@ -239,9 +228,7 @@ def test_a_damaged_key(crawl: Run, redis_server: RedisServer, redisq: Redisq) ->
         assert "The run is complete" in last.log
 
 
-def test_other_arguments_are_another_crawl(
-    crawl: Run, redis_server: RedisServer, redisq: Redisq
-) -> None:
+def test_other_arguments_are_another_crawl(crawl: Run, redisq: Redisq) -> None:
     """A worker with other arguments is refused by a line that has both; or has a frontier of its
     own. ``status`` says how to resume. What a launcher adds does not count (F69)."""
     open_run = {"REDISQ_KEEP_ALIVE": True}
@@ -313,14 +300,14 @@ class TestTrouble:
         ],
     )
     def test_what_keeps_a_worker_from_starting(
-        self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any], told: str
+        self, crawl: Run, settings: dict[str, Any], told: str
     ) -> None:
         """It is said in one line, without a password; and no other worker waits for this one."""
         worker = crawl("ordered", settings=settings).wait(20)
         assert did_not_start(worker)
         assert told in worker.log
         assert "s3cret" not in worker.log
-        assert not status_of(redis_server, "ordered").get("workers")
+        assert not crawl.status("ordered").get("workers")
 
     def test_stopped_while_it_waits_for_redis(self, redis_server: RedisServer, crawl: Run) -> None:
         """Without a reactor, too, it ends soon after Redis is there, and leaves the rest."""
@@ -335,7 +322,7 @@ class TestTrouble:
             proxy.mend()
             assert worker.wait(30).reason == "shutdown"
             assert len(site.counts()) < 300
-        assert status_of(redis_server)["state"] == "stopped"
+        assert crawl.status()["state"] == "stopped"
 
 
 class TestConfigurations:
@@ -348,7 +335,7 @@ class TestConfigurations:
         ],
         ids=["third-party", "by hand", "without a reactor"],
     )
-    def test_crawl(self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any]) -> None:
+    def test_crawl(self, crawl: Run, settings: dict[str, Any]) -> None:
         """Every configuration fetches each page once and says that it has finished. A dupefilter of
         one process is warned of, with the line to write; Redis has no other beside it."""
         with Site(linked_pages(20)) as site:
@@ -357,10 +344,10 @@ class TestConfigurations:
             assert set(site.counts().values()) == {1}
             assert len(site.counts()) == 20
         assert clean(worker.log)
-        nothing_left(redis_server)
+        nothing_left(crawl)
         is_of_one = "RFPDupeFilter" in str(settings)
         assert worker.log.count('Write DUPEFILTER_CLASS = "scrapy_redisq.Bloom') == is_of_one
-        with frontier_of(redis_server) as frontier:
+        with crawl.frontier() as frontier:
             (run,) = frontier.client.hmget("redisq:{follow:0}:meta", "generation")
             has_seen = frontier.client.exists(f"redisq:{{follow:0}}:seen:{run.decode()}")
             assert has_seen == (not is_of_one)

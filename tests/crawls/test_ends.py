@@ -9,9 +9,8 @@ import scrapy
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.request_fields import loads_fields
-from tests.harness.crawl import Run, constants, letters_of, several, status_of
+from tests.harness.crawl import Run, constants, several
 
 
 def page(path: str) -> Answer | str:
@@ -19,7 +18,7 @@ def page(path: str) -> Answer | str:
     return Answer("<html></html>", int(status) if len(status) == 3 and status.isdigit() else 200)
 
 
-def test_close_spider(redis_server: RedisServer) -> None:
+def test_close_spider(redis_server: RedisServer, crawl: Run) -> None:
     """CloseSpider: the page is not done, the run is not complete, and goes on when it is started.
 
     A callback, an errback, a spider middleware or start() may raise it.
@@ -34,7 +33,7 @@ def test_close_spider(redis_server: RedisServer) -> None:
         ]
 
     def state(place: str) -> tuple[str, int, int]:
-        status = status_of(redis_server, place)
+        status = crawl.status(place)
         return status["state"], status["queued"], status["dead"]
 
     # The page, and the link that it had before.
@@ -61,7 +60,7 @@ def test_told_to_stop_before_the_engine_runs(crawl: Run) -> None:
         assert worker.terminate().wait().reason == "shutdown"
 
 
-def test_requests_ignored_while_closing(crawl: Run, redis_server: RedisServer) -> None:
+def test_requests_ignored_while_closing(crawl: Run) -> None:
     """They go back: a plugin that counts requests stops a crawl by ignoring what is on its way."""
     done: list[str] = []
     with Site(page) as site:
@@ -70,7 +69,7 @@ def test_requests_ignored_while_closing(crawl: Run, redis_server: RedisServer) -
             done += [item["url"] for item in worker.items()]
     assert worker.reason == "finished"
     assert sorted(done) == [f"{site.url}/{n}" for n in range(10)]
-    status = status_of(redis_server, "ignored")
+    status = crawl.status("ignored")
     assert (status["state"], status["finished"], status["dead"]) == ("complete", 10, 0)
 
 
@@ -78,9 +77,7 @@ SLOW = {"REDISQ_SLOT_LIMITS": '{"127.0.0.1": {"delay": 0.1}, "127.0.0.2": {"dela
 """Downloads on the side wait for their turns, on the second host for long."""
 
 
-def test_closing_while_pipelines_download(
-    crawl: Run, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_closing_while_pipelines_download(crawl: Run, tmp_path: Path) -> None:
     """Items of a media pipeline are not stored without their files: they come again, with them.
 
     Also those that wait for a file that the item of another page has asked for.
@@ -91,7 +88,7 @@ def test_closing_while_pipelines_download(
         "FILES_STORE": tmp_path / "files",
         "FILE": tmp_path / "items",
     }
-    with Site(page, 2) as site, Frontier.from_url(redis_server.url, "with_files") as frontier:
+    with Site(page, 2) as site, crawl.frontier("with_files") as frontier:
         worker = crawl("with_files", None, settings, sites=site.urls(2))
         wait_until(lambda: any("file" in path for path in site.counts()), 30, "some files")
         # start() is read while pages are fetched.
@@ -107,7 +104,7 @@ def test_closing_while_pipelines_download(
     assert sorted((int(page), files) for page, files, _ in found) == [(n, 2) for n in range(11)]
 
 
-def test_pages_whose_responses_are_of_other_requests(crawl: Run, redis_server: RedisServer) -> None:
+def test_pages_whose_responses_are_of_other_requests(crawl: Run) -> None:
     """What fails is the page, also if a downloader middleware answered it with the response to
     another request, or several pages with one response."""
     with Site(page) as site:
@@ -116,17 +113,17 @@ def test_pages_whose_responses_are_of_other_requests(crawl: Run, redis_server: R
     assert "Scraper bug" not in worker.log
     found = {
         loads_fields(letter.entry)["url"].partition(site.url)[2]: letter.reason
-        for letter in letters_of(redis_server, "relayed")
+        for letter in crawl.letters("relayed")
     }
     expected = {"/raises": "spider_error", "/item": "item_error"}
     expected |= dict.fromkeys(["/same/1", "/same/2", "/same/3"], "item_error")
     assert found == expected
 
 
-def test_a_start_that_ends_when_it_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
+def test_a_start_that_ends_when_it_is_cancelled(crawl: Run) -> None:
     """It was not read to its end: the run is not complete, and goes on when it is started again."""
     run = {"REDISQ_RUN": "one"}
-    with Site(page) as site, Frontier.from_url(redis_server.url, "unread") as frontier:
+    with Site(page) as site, crawl.frontier("unread") as frontier:
         worker = crawl("unread", site, {**run, "WHERE": ""})
         wait_until(lambda: frontier.status().get("finished") == 1, 30, "the first page")
         assert worker.terminate().wait().reason == "shutdown"
@@ -136,9 +133,7 @@ def test_a_start_that_ends_when_it_is_cancelled(crawl: Run, redis_server: RedisS
         assert site.counts() == {"/0": 1, "/1": 1}
 
 
-def test_sigterm_while_the_spider_is_being_closed(
-    crawl: Run, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_sigterm_while_the_spider_is_being_closed(crawl: Run, tmp_path: Path) -> None:
     """The process does not end before items are written and the worker has left."""
     settings = {
         "ITEM_PIPELINES": '{"crawls.sinks.LinesSink": 300}',
@@ -148,7 +143,7 @@ def test_sigterm_while_the_spider_is_being_closed(
     }
     slow = tmp_path / "slow"
     slow.touch()
-    with Site(page) as site, Frontier.from_url(redis_server.url, "many") as frontier:
+    with Site(page) as site, crawl.frontier("many") as frontier:
         worker = crawl("many", site, settings)
         worker.wait_for("Closing spider")
         wait_until(lambda: frontier.status()["leased"] >= 3, 30, "pages that wait")
@@ -162,7 +157,7 @@ def test_sigterm_while_the_spider_is_being_closed(
         assert len(rows) >= 3
 
 
-def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
+def test_what_is_cancelled(crawl: Run) -> None:
     """Something that a callback, a pipeline, a download handler or start() awaits is cancelled, or
     a log formatter raises: a dead letter, and the crawl ends."""
     with Site(page) as site:
@@ -171,7 +166,7 @@ def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
     assert worker.reason in {"start_error", "finished"}
     assert "what start() awaited has been cancelled" in worker.log
     found = {}
-    for letter in letters_of(redis_server, "cancelled"):
+    for letter in crawl.letters("cancelled"):
         name = loads_fields(letter.entry)["url"].rpartition("/")[2]
         found[name] = (letter.reason, letter.error.rpartition(".")[2])
     assert found == {
@@ -186,7 +181,7 @@ def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
     assert items >= {"async_generator", "generator", "fine"}
 
 
-def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -> None:
+def test_retries_that_a_spider_gives_up(crawl: Run) -> None:
     """get_retry_request() that returns None leaves a dead letter, from any kind of callback.
 
     Of a page that stays in this process it has no entry. What a callback has downloaded on the
@@ -200,7 +195,7 @@ def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -
     assert worker.stats["paging/max_reached"] == 1
     names = {"plain": 200, "generator": 200, "coroutine": 200, "async_generator": 200}
     names |= {"404?plain": 404, "404?generator": 404}
-    letters = letters_of(redis_server, "gives_up")
+    letters = crawl.letters("gives_up")
     found = {
         loads_fields(letter.entry)["url"].rpartition("/")[2]: (letter.reason, letter.status)
         for letter in letters
@@ -214,14 +209,14 @@ def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -
     assert len(worker.items()) == 3  # generator, on the side, fine
 
 
-def test_a_worker_that_fails(crawl: Run, redis_server: RedisServer) -> None:
+def test_a_worker_that_fails(crawl: Run) -> None:
     """A supervisor is told to start it again. Its pages go back as those of a dead worker do: a
     page by which all workers fail becomes a dead letter."""
     fails = constants({"scrapy_redisq.worker.worker.ENOUGH_QUEUED": None})
     with Site(linked_pages(20, delay=0.2)) as site:
         worker = crawl("follow", site, {**fails, "REDISQ_FEEDS": '{"feed": {}}'}).wait()
     assert (worker.reason, worker.process.returncode) == ("redisq_failed", 1)
-    assert len(status_of(redis_server)["workers"]) == 1
+    assert len(crawl.status()["workers"]) == 1
 
 
 def test_a_login(crawl: Run) -> None:

@@ -12,11 +12,10 @@ import redis
 
 from lab.servers import RedisServer, any_server, full, wait_until
 from lab.site import Answer, Site, linked_pages
-from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.feed_lines import count_lines, take_lines
 from scrapy_redisq.frontier.scripts import execute
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run, constants, letters_of, wait_until_joined
+from tests.harness.crawl import Run, constants, wait_until_joined
 
 
 def feeds(*keys: str, **options: Any) -> dict[str, str]:
@@ -68,7 +67,7 @@ def test_each_type_and_bad_lines(redis_server: RedisServer, crawl: Run) -> None:
     assert sum("other" in item for item in items) == 1
     (warned,) = [line for line in worker.log.splitlines() if "'text'" in line and "WARN" in line]
     assert "the key is a string; it takes a list, set, zset, stream" in warned
-    details = [letter.detail for letter in letters_of(redis_server, "fed_plain")]
+    details = [letter.detail for letter in crawl.letters("fed_plain")]
     assert len(details) == 8
     for line in (r"\xff\xfe", "nonsense", '{"url": ', "[1]", "ftp://a.example/", "parse_none"):
         assert any(f"line of 'l': {line}" in one or line in one for one in details), line
@@ -102,41 +101,37 @@ def test_another_server(redis_server: RedisServer, crawl: Run, redisq: Redisq) -
     """A feed may be on another Redis. While that is away the crawl goes on with the first feed, and
     one line says so. Lines that wait in a feed of the frontier's server are counted, and are work
     for a worker."""
-    other = RedisServer(any_server())
-    try:
-        with Site(page) as site, redis_server.client() as client:
-            other.kill()
-            odd = {"url": "redis://no..host:6379"}
-            sources = {"far": {"url": other.url}, "odd": odd, "near": {}}
-            given = {"REDISQ_FEEDS": json.dumps(sources)}
-            worker = crawl("fed_plain", settings=given)
-            wait_until_joined([worker])
-            client.rpush("near", f"{site.url}/near")
-            wait_until(lambda: site.counts()["/near"] == 1, 20, "the near one is fetched")
-            other.start()
-            with other.client() as far:
-                far.rpush("far", f"{site.url}/far")
-            wait_until(lambda: site.counts()["/far"] == 1, 20, "the far one is fetched")
-            worker.wait_for("The feed 'far' is read again")
-            wait_until(lambda: left_of(other) == [], 5, "it is deleted there")
-            worker.terminate().wait()
-            with Frontier.from_url(redis_server.url, "fed_plain") as frontier:
-                assert frontier.status()["feeds"] == {"near": 0}
-                assert frontier.wanted_workers().workers == 0
-                client.rpush("near", *"abc")
-                assert frontier.wanted_workers().workers == 1
-                shown = redisq("status", "fed_plain").out
-                assert "feeds lines that wait: 3 in near" in shown
-                assert "stats " in shown
-                assert "bytes received" in shown
-        for name in ("far", "odd"):
-            assert worker.log.count(f"The feed '{name}' (REDISQ_FEEDS) is not read") == 1
-    finally:
-        other.close()
+    with RedisServer(any_server()) as other, Site(page) as site, redis_server.client() as client:
+        other.kill()
+        odd = {"url": "redis://no..host:6379"}
+        sources = {"far": {"url": other.url}, "odd": odd, "near": {}}
+        given = {"REDISQ_FEEDS": json.dumps(sources)}
+        worker = crawl("fed_plain", settings=given)
+        wait_until_joined([worker])
+        client.rpush("near", f"{site.url}/near")
+        wait_until(lambda: site.counts()["/near"] == 1, 20, "the near one is fetched")
+        other.start()
+        with other.client() as far:
+            far.rpush("far", f"{site.url}/far")
+        wait_until(lambda: site.counts()["/far"] == 1, 20, "the far one is fetched")
+        worker.wait_for("The feed 'far' is read again")
+        wait_until(lambda: left_of(other) == [], 5, "it is deleted there")
+        worker.terminate().wait()
+        with crawl.frontier("fed_plain") as frontier:
+            assert frontier.status()["feeds"] == {"near": 0}
+            assert frontier.wanted_workers().workers == 0
+            client.rpush("near", *"abc")
+            assert frontier.wanted_workers().workers == 1
+            shown = redisq("status", "fed_plain").out
+            assert "feeds lines that wait: 3 in near" in shown
+            assert "stats " in shown
+            assert "bytes received" in shown
+    for name in ("far", "odd"):
+        assert worker.log.count(f"The feed '{name}' (REDISQ_FEEDS) is not read") == 1
 
 
 def test_a_host_that_does_not_answer_keeps_no_crawl_open(
-    redis_server: RedisServer, crawl: Run
+    one_client: redis.Redis, crawl: Run
 ) -> None:
     """With `max_idle_time` a crawl whose feed is empty closes as any other does that has nothing
     left but slots that are set aside; without it the crawl stays."""
@@ -147,8 +142,7 @@ def test_a_host_that_does_not_answer_keeps_no_crawl_open(
             **constants({"scrapy_redisq.frontier.shard_session.LONGEST_PAUSE": 0.2}),
             "REDISQ_SET_ASIDE_WAIT": 0.3,
         }
-        with redis_server.client() as client:
-            client.rpush("l", f"{site.url}/1")
+        one_client.rpush("l", f"{site.url}/1")
         stays = crawl("fed_plain", settings=given)
         wait_until(lambda: len(site.hits) > 0, 20, "it is fetched")
         time.sleep(1.5)
@@ -180,12 +174,12 @@ def test_spiders_of_scrapy_redis(redis_server: RedisServer, crawl: Run) -> None:
     own = [hit.path for hit in site.hits if hit.path.endswith(("/a", "/b"))]
     assert sorted(own[:2]) == ["/2?/a", "/2?/b"]
     assert sorted(own[2:]) == ["/1?/a", "/1?/b"]
-    (letter,) = letters_of(redis_server, "moved")
+    (letter,) = crawl.letters("moved")
     assert letter.reason == "line" and "'url'" in letter.detail
-    assert len(letters_of(redis_server, "own")) == 1
+    assert len(crawl.letters("own")) == 1
 
 
-def test_the_client_and_hooks_of_scrapy_redis(redis_server: RedisServer, crawl: Run) -> None:
+def test_the_client_and_hooks_of_scrapy_redis(crawl: Run) -> None:
     """A spider has `server` from `setup_redis` to `closed`. A `next_requests` of its own is warned
     of, and not called."""
     with Site(page) as site:

@@ -23,7 +23,7 @@ from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.operations import TurnGrant
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turns
-from tests.harness.crawl import JITTER, LATENESS, Busy, Run, finish, frontier_of, gaps, letters_of
+from tests.harness.crawl import JITTER, LATENESS, Busy, Run, finish, gaps
 from tests.harness.in_loop import in_a_loop
 from tests.harness.worker import NAME, Make, Worker, ask, report
 
@@ -172,6 +172,13 @@ def turn(slot: str = "host", *, left: int = -1, tokens: int = -1, delay: int = 0
     return TurnGrant(slot, left, 1, 0, 0, delay, 0, 1, tokens, 0, 0)
 
 
+def told(turns: Turns, *grants: TurnGrant) -> list[str]:
+    """The slots of which the frontier is told, and then tells these turns."""
+    reported = turns.report({}, lambda slot, stock: stock, lambda slot: True)
+    turns.received(grants, reported, time.monotonic())
+    return [item.slot for item in reported]
+
+
 @in_a_loop
 async def test_a_busy_loop_makes_the_next_start_later() -> None:
     """A request is written when the loop comes to it; the delay counts from then, also for what
@@ -198,17 +205,14 @@ def test_a_slot_that_a_person_has_paused_is_not_forgotten() -> None:
     paused = turn(left=0)._replace(news=REFUSED, parked=50_000, paused=1)
     assert turns.received([paused], [], time.monotonic()) == ["host"]
 
-    def told() -> int:
-        reported = turns.report({}, lambda slot, stock: stock, lambda slot: True)
-        turns.received([], reported, time.monotonic())
-        return len(reported)
-
     wait_until(
-        lambda: not told() and turns.of("host").parked < time.monotonic(), 5, "its time is over"
+        lambda: not told(turns) and turns.of("host").parked < time.monotonic(),
+        5,
+        "its time is over",
     )
     assert turns.knows("host")
     turns.suspend("host", 0.0, told=True)
-    wait_until(lambda: not told() and not turns.knows("host"), 5, "it is forgotten")
+    wait_until(lambda: not told(turns) and not turns.knows("host"), 5, "it is forgotten")
 
 
 def test_a_slot_of_which_more_waits_in_scrapy_is_not_forgotten() -> None:
@@ -218,17 +222,12 @@ def test_a_slot_of_which_more_waits_in_scrapy_is_not_forgotten() -> None:
     for slot in ("limited", "free", "over"):
         turns.suspend(slot, 0.0, told=True)
 
-    def told(*grants: TurnGrant) -> list[str]:
-        reported = turns.report({}, lambda slot, stock: stock, lambda slot: True)
-        turns.received(grants, reported, time.monotonic())
-        return [item.slot for item in reported]
-
-    assert told(turn("free", left=FREE)) == ["limited", "free", "over"]
-    assert told() == []  # to tell of it once is enough
+    assert told(turns, turn("free", left=FREE)) == ["limited", "free", "over"]
+    assert told(turns) == []  # to tell of it once is enough
     assert [turns.knows(slot) for slot in ("limited", "free", "over")] == [True, False, False]
     assert turns.wait("limited") == NOT_NOW
     waits.clear()
-    told()
+    told(turns)
     assert not turns.knows("limited")
 
 
@@ -324,12 +323,12 @@ def test_slow_answers_do_not_slow_a_slot(crawl: Run, redis_server: RedisServer) 
     assert times[-1] - times[1] < 28 * 0.05 * 1.5 + lost
 
 
-def test_budget_of_a_page(redis_server: RedisServer, crawl: Run) -> None:
+def test_budget_of_a_page(crawl: Run) -> None:
     """The links of a page beyond its budget are dead letters."""
     links = "".join(f'<a href="/{n}">x</a>' for n in range(1, 21))
     with Site(lambda path: links if path == "/0" else "") as site:
         assert crawl("follow", site, {"REDISQ_PAGE_BUDGET": 5}).wait().reason == "finished"
-    found = [(letter.reason, letter.detail) for letter in letters_of(redis_server)]
+    found = [(letter.reason, letter.detail) for letter in crawl.letters()]
     assert found == [("budget", "that of its page (REDISQ_PAGE_BUDGET)")] * 15
     assert len(site.counts()) == 6
 
@@ -363,7 +362,7 @@ def test_a_worker_whose_downloads_hang(crawl: Run, redis_server: RedisServer) ->
         return Answer("x", until=end if site.hits[-1].agent == "hangs" else None)
 
     given = {"REDISQ_KEEP_ALIVE": True, "REDISQ_SLOT_LIMITS": json.dumps(LIMITS)}
-    with Site(page, hosts=len(HOSTS)) as site, frontier_of(redis_server, "ordered") as frontier:
+    with Site(page, hosts=len(HOSTS)) as site, crawl.frontier("ordered") as frontier:
         workers = [
             crawl("ordered", None, {**given, "USER_AGENT": agent, "CONCURRENT_REQUESTS": 4})
             for agent in ("hangs", "helps")

@@ -13,7 +13,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.recurrence import Answer as Known
 from scrapy_redisq.serialization.recurrence import Recurrence, of_period, seconds_of, seen_ttl_of
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run, constants, frontier_of, gaps
+from tests.harness.crawl import Run, constants, gaps
 from tests.harness.shard import read_shard
 
 CONDITIONS = {"if-none-match", "if-modified-since"}
@@ -84,7 +84,7 @@ class TestSeenTtl:
         assert len(ends) > 40
 
 
-def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redisq) -> None:
+def test_until_it_is_removed(crawl: Run, redisq: Redisq) -> None:
     """A page comes again, also one that is redirected; an adaptive one later and later while it is
     unchanged. The crawl is open until the last one is removed."""
     times = {"/watched": 0, "/adaptive": 0}
@@ -101,7 +101,7 @@ def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redi
             return Answer("", 200 if times[path] == 1 else 304, {"ETag": '"x"'})
         return f'<a href="{path}/{times[path]}">x</a>'
 
-    with Site(page) as site, Frontier.from_url(redis_server.url, "follow") as frontier:
+    with Site(page) as site, crawl.frontier("follow") as frontier:
         for path, every in (("/moved", 1), ("/adaptive", {"every": 1, "max": 60})):
             assert frontier.push([f"{site.url}{path}"], every=every).accepted == 1
         pushed = redisq("push", "follow", "--every", "1s", f"{site.url}/watched")
@@ -131,7 +131,7 @@ def test_until_it_is_removed(redis_server: RedisServer, crawl: Run, redisq: Redi
     assert "Traceback" not in worker.log
 
 
-def test_each_time_as_the_first(redis_server: RedisServer, crawl: Run) -> None:
+def test_each_time_as_the_first(crawl: Run) -> None:
     """What happened to it the time before, retries and redirects, does not add up; filters of
     Scrapy hold each time, and links that stay in the process are followed once."""
 
@@ -150,7 +150,7 @@ def test_each_time_as_the_first(redis_server: RedisServer, crawl: Run) -> None:
         found: Any = frontier.client.zrange("redisq:{on_site:0}:delayed", 0, -1)
         return found if len(found) == len(paths) else []
 
-    with Site(page) as site, Frontier.from_url(redis_server.url, "on_site") as frontier:
+    with Site(page) as site, crawl.frontier("on_site") as frontier:
         frontier.push([{"url": f"{site.url}/itself", "dont_filter": True}], every=1)
         frontier.push([site.url + path for path in paths[1:]], every=1)
         worker = crawl("on_site", site, settings=settings)
@@ -164,7 +164,7 @@ def test_each_time_as_the_first(redis_server: RedisServer, crawl: Run) -> None:
     assert "comes again in 1 s" in worker.log
 
 
-def test_what_is_asked_on_condition(redis_server: RedisServer, crawl: Run) -> None:
+def test_what_is_asked_on_condition(crawl: Run) -> None:
     """Not a page of which something went wrong, whose content would be lost, nor what a page is
     redirected to, which is another one."""
 
@@ -173,7 +173,7 @@ def test_what_is_asked_on_condition(redis_server: RedisServer, crawl: Run) -> No
             return Answer("", 302, {"Location": "/new"})
         return Answer("", 200, {"ETag": '"x"', "Last-Modified": "Thu, 26 Nov 2026 08:00:00 GMT"})
 
-    with Site(page) as site, Frontier.from_url(redis_server.url, "on_site") as frontier:
+    with Site(page) as site, crawl.frontier("on_site") as frontier:
         broken = {"url": f"{site.url}/broken", "callback": "parse_broken"}
         frontier.push([broken, f"{site.url}/moved"], every={"every": 1, "max": 1})
         crawl("on_site", site)
@@ -182,14 +182,14 @@ def test_what_is_asked_on_condition(redis_server: RedisServer, crawl: Run) -> No
     assert asked == {"/moved"}
 
 
-def test_seen_for_a_while(redis_server: RedisServer, crawl: Run) -> None:
+def test_seen_for_a_while(crawl: Run) -> None:
     """A link is followed again when its TTL is over and not before. So is what its page asks for
     unfiltered. What comes again begins one series, whichever pages ask for it. A bad TTL is told,
     and loses no request."""
     places = ("settings.checks", "serialization.recurrence")
     short = {f"scrapy_redisq.{place}.SHORTEST_SEEN_TTL": 1.0 for place in places}
     settings = {"REDISQ_SEEN_TTL": "1s", **constants(short)}
-    with Site(lambda path: "") as site, frontier_of(redis_server, "aging") as frontier:
+    with Site(lambda path: "") as site, crawl.frontier("aging") as frontier:
         frontier.push([f"{site.url}/hub"], every=1)
         worker = crawl("aging", site, settings=settings)
         leaves = ("/leaf", "/soon", "/bad", "/picture-leaf", "/picture-soon")

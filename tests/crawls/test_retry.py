@@ -14,11 +14,11 @@ from scrapy.http import Request, Response
 
 from lab.servers import RedisServer
 from lab.site import Answer, Site
-from scrapy_redisq.control import DeadLetter
+from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.serialization.meta import delay_of
 from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.worker.politeness.retry_pause import retry_after, retry_pause
-from tests.harness.crawl import LATENESS, Busy, Run, frontier_of, status_of
+from tests.harness.crawl import LATENESS, Busy, Run
 
 LATE = 1.0
 """Seconds after it is due by which a request has begun, on a machine that does nothing else."""
@@ -97,7 +97,7 @@ class TestPauses:
 
 
 class TestAddon:
-    def test_as_scrapys_under_another_scheduler(self, redis_server: Any, crawl: Run) -> None:
+    def test_as_scrapys_under_another_scheduler(self, crawl: Run) -> None:
         """With Scrapy's own scheduler a retry goes back at once, and counts are the same."""
         with Site(failing(2)) as site:
             settings = {"SCHEDULER": "scrapy.core.scheduler.Scheduler"}
@@ -127,7 +127,7 @@ class TestRetries:
         assert stats["retry/reason_count/503 Service Unavailable"] == 2
         assert stats["redisq/delayed"] == 2
         assert len(worker.items()) == 1
-        status = status_of(redis_server)
+        status = crawl.status()
         assert (status["created"], status["dead"], status["delayed"]) == (3, 0, 0)
 
     def test_retry_after_of_a_site(self, crawl: Run) -> None:
@@ -142,14 +142,14 @@ class TestRetries:
         ("session", "middleware"), [(None, ""), ("a", ""), (None, "Proxies"), ("a", "Proxies")]
     )
     def test_redirected_when_it_is_retried(
-        self, redis_server: RedisServer, crawl: Run, session: str | None, middleware: str
+        self, crawl: Run, session: str | None, middleware: str
     ) -> None:
         """What it leads to is fetched once, by whichever link, as if nothing had failed. So it is
         where all links of a page stay with it, and where a middleware chooses slots."""
         moved = iter([Answer("", 500), Answer("", 302, {"Location": "/1"})])
         links = '<html><a href="/1">1</a><a href="/moved">2</a></html>'
         with Site(lambda path: next(moved) if path == "/moved" else links) as site:
-            with frontier_of(redis_server, "sessions") as frontier:
+            with crawl.frontier("sessions") as frontier:
                 meta = {"redisq_session": session}
                 frontier.push([{"url": f"{site.url}/0", "meta": meta}])
             settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "0"}
@@ -171,14 +171,14 @@ class TestRetries:
         assert [item["retries"] for item in worker.items()] == [2]
         assert worker.stats["retry/reason_count/empty"] == 2
 
-    def test_is_not_inherited(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_is_not_inherited(self, crawl: Run) -> None:
         """What a link has copied from the meta of a page that was retried says nothing of itself:
         requeued, it asks for the same as before."""
         page = failing(1, status=200)
         with Site(lambda path: page(path) if path == "/0" else "<html></html>") as site:
             settings = {"REDISQ_RETRY_DELAYS": "0"}
             crawl("copies", site, settings=settings).wait()
-            with frontier_of(redis_server, "copies") as frontier:
+            with crawl.frontier("copies") as frontier:
                 assert frontier.requeue() == 1
             crawl("copies", site, settings=settings).wait()
             assert site.counts() == {"/0": 2, "/link": 2, "/leaf": 1}
@@ -196,7 +196,7 @@ class TestRetries:
             (item,) = crawl("again", site, {"REDISQ_RETRY_DELAYS": "0"}).wait().items()
         assert item["slot"] == "localhost"
 
-    def test_on_the_side(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_on_the_side(self, crawl: Run) -> None:
         """What a callback downloads by itself is retried at once, as no scheduler has a part."""
         page = failing(1)
         with Site(lambda path: page(path) if path == "/side" else "<html></html>") as site:
@@ -220,7 +220,7 @@ class TestDelays:
         assert at[3] < at[1] + 0.9 + lost
         assert not any(item["delay_left"] for item in worker.items())
 
-    def test_a_bad_delay(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_a_bad_delay(self, crawl: Run) -> None:
         """It is logged and counted; the request is not lost."""
         with Site(lambda path: LINKS) as site:
             worker = crawl("delayed", site, seconds="'5'").wait()
@@ -229,27 +229,25 @@ class TestDelays:
         assert worker.log.count("takes seconds from 0 to 31,536,000") == 1
         assert worker.stats["redisq/bad_delay"] == 1
 
-    def test_pushed(self, redis_server: RedisServer) -> None:
+    def test_pushed(self, frontier: Frontier) -> None:
         """A delay in the meta of a pushed request counts, and is not kept in the entry."""
-        with frontier_of(redis_server, "books") as frontier:
-            meta = {"redisq_delay": 3_600, "n": 1}
-            request = Request("https://a.example/2", meta=meta)
-            result = frontier.push([{"url": "https://a.example/1", "meta": meta}, request])
-            assert result.accepted == 2
-            status = frontier.status()
-            assert (status["delayed"], status["queued"]) == (2, 0)
-            assert meta == {"redisq_delay": 3_600, "n": 1}
-            with redis_server.client() as client:
-                key = "redisq:{books:0}:delayed"
-                for record, due in client.zrange(key, 0, -1, withscores=True):
-                    assert b"redisq_delay" not in record
-                    assert 3_500 < due / 1e6 - time.time() < 3_700
-            bad = frontier.push([{"url": "https://a.example/3", "meta": {"redisq_delay": "x"}}])
-            assert (bad.accepted, len(bad.errors)) == (0, 1)
+        meta = {"redisq_delay": 3_600, "n": 1}
+        request = Request("https://a.example/2", meta=meta)
+        result = frontier.push([{"url": "https://a.example/1", "meta": meta}, request])
+        assert result.accepted == 2
+        status = frontier.status()
+        assert (status["delayed"], status["queued"]) == (2, 0)
+        assert meta == {"redisq_delay": 3_600, "n": 1}
+        key = "redisq:{books:0}:delayed"
+        for record, due in frontier.client.zrange(key, 0, -1, withscores=True):
+            assert b"redisq_delay" not in record
+            assert 3_500 < due / 1e6 - time.time() < 3_700
+        bad = frontier.push([{"url": "https://a.example/3", "meta": {"redisq_delay": "x"}}])
+        assert (bad.accepted, len(bad.errors)) == (0, 1)
 
 
 class TestDeadLetters:
-    def test_how_requests_end(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_how_requests_end(self, crawl: Run) -> None:
         """What failed for good is a dead letter, with all that is known; what the spider or a
         robots.txt has dealt with is none."""
 
@@ -263,7 +261,7 @@ class TestDeadLetters:
                     return None
             return "<html></html>"
 
-        with Site(page) as site, frontier_of(redis_server, "ends") as frontier:
+        with Site(page) as site, crawl.frontier("ends") as frontier:
             settings = {
                 **RETRIES_ONLY,
                 "REDISQ_RETRY_DELAYS": "0",
@@ -321,9 +319,9 @@ class TestDeadLetters:
         assert worker.log.count("in raises") == 3, "tracebacks are Scrapy's alone"
         assert "scrapy redisq dead list ends" in worker.log
 
-    def test_too_large_a_retry(self, redis_server: RedisServer, crawl: Run) -> None:
+    def test_too_large_a_retry(self, crawl: Run) -> None:
         """A retry that has grown past REDISQ_MAX_ENTRY_BYTES: its page is dead, not done."""
-        with Site(failing(1)) as site, frontier_of(redis_server) as frontier:
+        with Site(failing(1)) as site, crawl.frontier() as frontier:
             settings = {**RETRIES_ONLY, "REDISQ_MAX_ENTRY_BYTES": 1_024, "REDISQ_RETRY_DELAYS": "0"}
             crawl("follow", site, settings=settings, first=f"/{'x' * 940}").wait()
             (letter,) = frontier.dead()

@@ -12,12 +12,12 @@ import pytest
 import redis
 from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.middlewares.robots import MAX_TEXT, asked_delay, heeded
-from tests.harness.crawl import Crawl, Run, constants, finish, frontier_of, gaps, status_of
+from tests.harness.crawl import Crawl, Run, constants, finish, gaps
 from tests.harness.worker import EXACT, NAME, Worker, key
 
 HOST = "a.example:8080"
@@ -57,11 +57,6 @@ def test_no_rule_is_cut_in_two() -> None:
 
 
 # Protocol
-
-
-@pytest.fixture
-def worker(client: redis.Redis) -> Worker:
-    return Worker(client, NAME, EXACT)
 
 
 @pytest.fixture
@@ -232,7 +227,7 @@ def test_delays_are_cut(crawl: Run, settings: dict[str, Any], most: float) -> No
     assert shortest >= most - JITTER if most else times[-1] - times[0] < 1
 
 
-def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: RedisServer) -> None:
+def test_a_host_that_is_left_alone_takes_no_place(crawl: Run) -> None:
     """A robots.txt that may be asked for again only in a minute does not wait as a download: the
     worker can do but one at a time, and fetches from the other host meanwhile."""
 
@@ -249,11 +244,11 @@ def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: Redi
         worker.terminate().wait()
     assert site.starts().keys() == {"127.0.0.2"}
     assert set(robots_hits(site).values()) == {1}
-    status = status_of(redis_server, "hosts")
+    status = crawl.status("hosts")
     assert (status["queued"], status["dead"]) == (5, 0)
 
 
-def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_host_in_trouble_is_closed(crawl: Run, tmp_path: Path) -> None:
     """While robots.txt is answered with 5xx nothing else is fetched from the host; its pages wait,
     others go on, and when it answers its rules are heeded."""
     asked: list[float] = []
@@ -277,13 +272,11 @@ def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer, tmp_
     assert (len(at["127.0.0.1"]), len(at["127.0.0.2"])) == (4, 5)
     assert min(at["127.0.0.1"]) > asked[3]
     assert asked[3] - asked[0] >= 3 * 0.5 - 0.2
-    assert status_of(redis_server, "hosts")["dead"] == 0
+    assert crawl.status("hosts")["dead"] == 0
 
 
 @pytest.mark.parametrize("scheduling", ["slot", "priority"])
-def test_a_host_that_stays_in_trouble(
-    crawl: Run, redis_server: RedisServer, scheduling: str
-) -> None:
+def test_a_host_that_stays_in_trouble(crawl: Run, scheduling: str) -> None:
     """Its slot is set aside, and the crawl ends, and says so; without slots its pages become dead
     letters. None is fetched, and each robots.txt counts as one failure, however many pages it keeps
     waiting. That it leads elsewhere is no success."""
@@ -305,11 +298,11 @@ def test_a_host_that_stays_in_trouble(
     assert ("scrapy redisq slots hosts" in worker.log) == (scheduling == "slot")
     assert set(site.counts()) == {"/robots.txt", "/moved.txt"}
     assert scheduling == "priority" or site.counts()["/robots.txt"] >= 2
-    with frontier_of(redis_server, "hosts") as frontier:
+    with crawl.frontier("hosts") as frontier:
         status = frontier.status()
         if scheduling == "slot":
-            with redis_server.client() as client:
-                assert client.hget("redisq:{hosts:0}:slot:127.0.0.1", "status") == b"-502"
+            key = "redisq:{hosts:0}:slot:127.0.0.1"
+            assert frontier.client.hget(key, "status") == b"-502"
             assert frontier.slot("127.0.0.1").status == 502
         assert (status["queued"], status["dead"]) == ((0, 5) if status["dead"] else (5, 0))
         assert (status["dead"] == 5) is (scheduling == "priority")

@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import wait_until
 from lab.site import Answer, Site, address
-from scrapy_redisq.control import Frontier
-from tests.harness.crawl import Run, finish, frontier_of
+from tests.harness.crawl import Run, finish
 
 
 def linked(**pages: str) -> Callable[[str], str]:
@@ -22,12 +21,12 @@ def linked(**pages: str) -> Callable[[str], str]:
     return page
 
 
-def test_its_links(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
+def test_its_links(crawl: Run, tmp_path: Path) -> None:
     """A session fetches each URL once, also that of a page which asked for it and is not of it. It
     fetches no file of the worker's machine."""
     (tmp_path / "secret").touch()
     pages = {"hub": "/account", "account": f"/hub /account /in file://{tmp_path}/secret"}
-    with Site(linked(**pages)) as site, Frontier.from_url(redis_server.url, "sessions") as frontier:
+    with Site(linked(**pages)) as site, crawl.frontier("sessions") as frontier:
         frontier.push([f"{site.url}/hub"])
         worker = crawl("sessions", site)
         finish([worker])
@@ -36,42 +35,36 @@ def test_its_links(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> Non
     assert "secret" not in str(worker.items())
 
 
-def test_its_end(redis_server: RedisServer, crawl: Run) -> None:
+def test_its_end(crawl: Run) -> None:
     """When the first page of a session comes again, so do the others, though the worker that had
     them has it again."""
-    with (
-        Site(linked(login="/in /login")) as site,
-        frontier_of(redis_server, "sessions") as frontier,
-    ):
+    with Site(linked(login="/in /login")) as site, crawl.frontier("sessions") as frontier:
         frontier.push([{"url": f"{site.url}/login", "meta": {"redisq_session": "a"}}], every=1)
         crawl("sessions", site)
         wait_until(lambda: site.counts()["/in"] >= 3, 30, "sessions")
         assert site.counts()["/login"] <= site.counts()["/in"] + 1
 
 
-def test_it_leaves_places_to_others(redis_server: RedisServer, crawl: Run) -> None:
+def test_it_leaves_places_to_others(crawl: Run) -> None:
     """One of its links at a time waits for its host's turn; other hosts have the other places."""
     links = " ".join(f"/p{n}" for n in range(30))
     settings = {
         "CONCURRENT_REQUESTS": 4,
         "REDISQ_SLOT_LIMITS": json.dumps({address(0): {"delay": 20}}),
     }
-    with (
-        Site(linked(hub=links), hosts=2) as site,
-        Frontier.from_url(redis_server.url, "sessions") as frontier,
-    ):
+    with Site(linked(hub=links), hosts=2) as site, crawl.frontier("sessions") as frontier:
         slow, fast = site.urls(2).split()
         frontier.push([{"url": f"{slow}/hub", "meta": {"redisq_session": "a"}}, f"{fast}/hub"])
         crawl("sessions", site, settings=settings)
         wait_until(lambda: len(site.starts().get(address(1), ())) == 31, 15, "the other host")
 
 
-def test_it_takes_turns_with_others(redis_server: RedisServer, crawl: Run) -> None:
+def test_it_takes_turns_with_others(crawl: Run) -> None:
     """Without limits, too: hosts of sessions could keep all places busy until these end."""
     page = linked(hub=" ".join(f"/p{n}" for n in range(40)))
     with (
         Site(lambda path: Answer(page(path), delay=0.05), hosts=3) as site,
-        Frontier.from_url(redis_server.url, "sessions") as frontier,
+        crawl.frontier("sessions") as frontier,
     ):
         *kept, stored = site.urls(3).split()
         sessions = [{"url": f"{url}/hub", "meta": {"redisq_session": url}} for url in kept]
@@ -84,7 +77,7 @@ def test_it_takes_turns_with_others(redis_server: RedisServer, crawl: Run) -> No
         assert at[address(2)][5] < at[address(0)][30]
 
 
-def test_its_worker_dies(redis_server: RedisServer, crawl: Run) -> None:
+def test_its_worker_dies(crawl: Run) -> None:
     """The spider is asked how a session goes on in the next worker, and what it does not renew is
     a dead letter. One that is begun again after that is not lost."""
     paths = ("gone", "other", "raises", "renewed")
@@ -95,7 +88,7 @@ def test_its_worker_dies(redis_server: RedisServer, crawl: Run) -> None:
             return Answer("", delay=0 if site.counts()[path] > 1 else 60)
         return f'<a href="/in-{path[1:]}">x</a>'
 
-    with Site(page) as site, Frontier.from_url(redis_server.url, "losing") as frontier:
+    with Site(page) as site, crawl.frontier("losing") as frontier:
         frontier.push(
             [{"url": f"{site.url}/{name}", "meta": {"redisq_session": name}} for name in paths]
         )

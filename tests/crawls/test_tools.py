@@ -3,14 +3,12 @@ and what a worker shows in its terminal."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import re
 import sqlite3
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +31,7 @@ from scrapy_redisq import (
 )
 from scrapy_redisq.feed_exports import warn_of_shared_feeds
 from scrapy_redisq.participation import why_alone
+from tests.harness.command import terminal
 from tests.harness.crawl import PROJECT, Crawl
 
 TABLES = {"dict": {"table": "pages", "key": ["url"], "columns": {"url": "str", "pid": "int"}}}
@@ -255,29 +254,16 @@ def test_a_worker_has_one_name_and_no_other_has_it() -> None:
 
 def test_a_worker_says_how_far_it_is(redis_server: RedisServer) -> None:
     """In its terminal, below what it logs, which is there as ever; the line goes at the end."""
-    ours, theirs = os.openpty()
-    written = bytearray()
-
-    def read() -> None:
-        with contextlib.suppress(OSError):  # nobody has it open any more
-            while data := os.read(ours, 65_536):
-                written.extend(data)
-
-    reader = threading.Thread(target=read)
-    reader.start()
     given = {"REDISQ_URL": redis_server.url, "REDISQ_PROGRESS": "True", "DOWNLOAD_DELAY": "0.05"}
     options = [part for name, value in given.items() for part in ("-s", f"{name}={value}")]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "24"}
-    with Site(linked_pages(20)) as site:
+    with Site(linked_pages(20)) as site, terminal() as (theirs, written):
         command = ["crawl", "follow", "-a", f"site={site.url}", *options]
         process = fork("scrapy", command, PROJECT, Path(os.ttyname(theirs)), environment)
         try:
             assert process.wait(60) == 0, written
         finally:
             process.kill()
-            os.close(theirs)
-            reader.join()
-            os.close(ours)
     shown = written.decode()
     lines = re.findall(
         r"follow: (\d+) pages \([\d.]+/s\) · (\d+) items · \d+ downloading · all workers: "

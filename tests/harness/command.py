@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +36,28 @@ def run_well(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[int, bytearray]]:
+    """A terminal for others, and what they have written there, of which nothing is missing when it
+    is closed."""
+    ours, theirs = os.openpty()
+    written = bytearray()
+
+    def read() -> None:
+        with suppress(OSError):  # Linux' way to say that nobody writes any more
+            while data := os.read(ours, 65_536):
+                written.extend(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield theirs, written
+    finally:
+        os.close(theirs)
+        reader.join(10)
+        os.close(ours)
 
 
 def at(server: RedisServer) -> tuple[str, str]:

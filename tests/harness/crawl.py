@@ -157,11 +157,11 @@ def constants(given: Mapping[str, float]) -> dict[str, str]:
 
 
 class Run:
-    """Starts crawls in a folder, with some settings for all of them, and ends them."""
+    """Starts crawls on a server in a folder, and ends them; what they leave on the server."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, server: RedisServer) -> None:
         self._folder = folder
-        self._settings = settings
+        self._server = server
         self._started: list[Crawl] = []
 
     def __call__(
@@ -173,7 +173,7 @@ class Run:
     ) -> Crawl:
         if site is not None:
             arguments.setdefault("site", site.url)
-        given = {**self._settings, **(settings or {})}
+        given = {"REDISQ_URL": self._server.url, **(settings or {})}
         self._started.append(Crawl(spider, self._folder, settings=given, arguments=arguments))
         return self._started[-1]
 
@@ -197,19 +197,16 @@ class Run:
             if crawl.running:
                 crawl.kill()
 
+    def frontier(self, name: str = "follow") -> Frontier:
+        return Frontier.from_url(self._server.url, name)
 
-def frontier_of(server: RedisServer, name: str = "follow") -> Frontier:
-    return Frontier.from_url(server.url, name)
+    def status(self, name: str = "follow") -> dict[str, Any]:
+        with self.frontier(name) as frontier:
+            return frontier.status()
 
-
-def status_of(server: RedisServer, name: str = "follow") -> dict[str, Any]:
-    with frontier_of(server, name) as frontier:
-        return frontier.status()
-
-
-def letters_of(server: RedisServer, name: str = "follow") -> list[DeadLetter]:
-    with frontier_of(server, name) as frontier:
-        return list(frontier.dead())
+    def letters(self, name: str = "follow") -> list[DeadLetter]:
+        with self.frontier(name) as frontier:
+            return list(frontier.dead())
 
 
 def finish(workers: Iterable[Crawl]) -> None:

@@ -8,13 +8,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import redis
 import scrapy
 
 from lab.databases.database import SQLiteDatabase
-from lab.servers import RedisServer, wait_until
+from lab.servers import wait_until
 from lab.site import Answer, Site, linked_pages
 from tests.harness.command import Redisq
-from tests.harness.crawl import Run, frontier_of, letters_of, status_of
+from tests.harness.crawl import Run
 
 PAGES = 40
 SINK = {"crawls.sinks.LinesSink": 300}
@@ -47,7 +48,7 @@ def numbers(folder: Path) -> Counter[int]:
     return Counter(int(row["url"].rpartition("/")[2]) for row in written(folder))
 
 
-def test_keys_stay_the_same(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_keys_stay_the_same(crawl: Run, one_client: redis.Redis, tmp_path: Path) -> None:
     """An item's key depends on its page and its place there, not on the time or the pipelines."""
     keys = []
     with Site(linked_pages(20)) as site:
@@ -57,16 +58,13 @@ def test_keys_stay_the_same(crawl: Run, redis_server: RedisServer, tmp_path: Pat
             rows = written(tmp_path)
             keys.append({(row["url"], row["number"]): row["key"] for row in rows})
             (tmp_path / "items").unlink()
-            with redis_server.client() as client:
-                client.flushall()
+            one_client.flushall()
     assert keys[0] == keys[1]
     assert len(set(keys[0].values())) == len(keys[0]) == 61
     assert all(len(key) == 32 for key in keys[0].values())
 
 
-def test_refused_rows(
-    crawl: Run, redis_server: RedisServer, redisq: Redisq, tmp_path: Path
-) -> None:
+def test_refused_rows(crawl: Run, redisq: Redisq, tmp_path: Path) -> None:
     """Only the pages of refused rows become dead letters, with the sink's words; `status` counts.
 
     Requeued after the fault is mended they are written, too.
@@ -79,11 +77,11 @@ def test_refused_rows(
         assert "Traceback" not in worker.log
         # One may be written again, to know whether the sink works.
         assert set(numbers(tmp_path)) == set(range(PAGES)) - refused
-        state = status_of(redis_server)
+        state = crawl.status()
         assert (state["dead"], state["sink"]["refused"]) == (len(refused), len(refused))
         assert state["sink"]["rows"] == PAGES - len(refused)
         assert f"sink {PAGES - len(refused)} rows in " in redisq("status", "follow").out
-        with frontier_of(redis_server) as frontier:
+        with crawl.frontier() as frontier:
             letters = list(frontier.dead(reason="sink"))
             assert len(letters) == len(refused)
             assert all("no threes, please" in letter.detail for letter in letters)
@@ -92,7 +90,7 @@ def test_refused_rows(
     assert set(numbers(tmp_path)) == set(range(PAGES))
 
 
-def test_mismatch_ends_the_crawl(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_mismatch_ends_the_crawl(crawl: Run, tmp_path: Path) -> None:
     """When nothing can be written the crawl ends, and its pages stay in the frontier."""
     with Site(linked_pages(PAGES, delay=0.2)) as site:
         worker = crawl("follow", site, settings(tmp_path, BATCH_SECONDS=0.2))
@@ -100,7 +98,7 @@ def test_mismatch_ends_the_crawl(crawl: Run, redis_server: RedisServer, tmp_path
         turn(tmp_path, "mismatch", True)
         assert worker.wait().reason == "sink_failed", worker.log
         assert worker.log.count("ERROR: Closing (sink_failed): make another file") == 1
-        state = status_of(redis_server)
+        state = crawl.status()
         assert (state["state"], state["leased"], state["dead"]) == ("stopped", 0, 0)
         assert state["finished"] == len(written(tmp_path))
         turn(tmp_path, "mismatch", False)
@@ -108,7 +106,7 @@ def test_mismatch_ends_the_crawl(crawl: Run, redis_server: RedisServer, tmp_path
     assert numbers(tmp_path) == Counter(range(PAGES))
 
 
-def test_does_not_open(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_does_not_open(crawl: Run, tmp_path: Path) -> None:
     """A sink that cannot be opened: one clear line, nothing is crawled, nobody stays behind."""
     with Site(linked_pages(PAGES)) as site:
         worker = crawl("follow", site, settings(tmp_path, "open")).wait()
@@ -117,13 +115,11 @@ def test_does_not_open(crawl: Run, redis_server: RedisServer, tmp_path: Path) ->
         assert worker.log.count("ERROR") == 1 and "Traceback" not in worker.log, worker.log
         assert worker.process.returncode != 0 or scrapy.version_info < (2, 19)
         assert site.hits == []
-        state = status_of(redis_server)
+        state = crawl.status()
         assert (state["leased"], state["finished"], state["workers"]) == (0, 0, [])
 
 
-def test_finishes_only_after_the_write(
-    crawl: Run, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_finishes_only_after_the_write(crawl: Run, tmp_path: Path) -> None:
     """With `batch_seconds` Scrapy goes on with other pages; the frontier waits for the batch.
 
     Scrapy holds 5 MB of responses: a page that counted until its row is written would wait for a
@@ -142,9 +138,9 @@ def test_finishes_only_after_the_write(
         turn(tmp_path, "slow", True)
         worker = crawl("follow", site, given)
         wait_until(lambda: len(site.counts()) == PAGES, 20, "all pages")
-        state = status_of(redis_server)
+        state = crawl.status()
         assert (state["finished"], written(tmp_path)) == (0, [])
-        wait_until(lambda: status_of(redis_server)["leased"] == PAGES, 20, "all are leased")
+        wait_until(lambda: crawl.status()["leased"] == PAGES, 20, "all are leased")
         turn(tmp_path, "slow", False)
         assert worker.wait().reason == "finished"
     assert {row["size"] for row in written(tmp_path)} == {PAGES}
@@ -161,9 +157,7 @@ def test_with_scrapys_own_scheduler(crawl: Run, tmp_path: Path) -> None:
     assert worker.log.count("ERROR: Dropped: no threes, please") == 3 * PAGES // 10
 
 
-def test_items_that_no_page_stands_for(
-    crawl: Run, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_items_that_no_page_stands_for(crawl: Run, tmp_path: Path) -> None:
     """Of start(): written, or a line and a count each. Of a page that stays in its process:
     written, or its page is a dead letter.
 
@@ -177,11 +171,11 @@ def test_items_that_no_page_stands_for(
     assert len({row["key"] for row in written(tmp_path)}) == 4
     assert worker.log.count("ERROR: Dropped: no threes, please") == 1
     assert worker.stats["redisq/sink/lost"] == 1
-    (letter,) = letters_of(redis_server, "only_here")
+    (letter,) = crawl.letters("only_here")
     assert (letter.reason, letter.detail) == ("sink", "no threes, please")
 
 
-def test_start_waits_for_the_sink(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_start_waits_for_the_sink(crawl: Run, tmp_path: Path) -> None:
     """While a sink is away start() yields no more items than Scrapy lets a page have there.
 
     They do not keep a worker that is told to end.
@@ -203,7 +197,7 @@ def test_start_waits_for_the_sink(crawl: Run, redis_server: RedisServer, tmp_pat
 
 
 def test_items_that_refer_to_those_of_other_pages(
-    crawl: Run, redis_server: RedisServer, sqlite_database: SQLiteDatabase
+    crawl: Run, sqlite_database: SQLiteDatabase
 ) -> None:
     """With one lease at a time pages go back until what they refer to is there, a few times."""
     sqlite_database.fresh()
@@ -224,7 +218,7 @@ def test_items_that_refer_to_those_of_other_pages(
         counts = site.counts()
     found = {int(url) for (url,) in sqlite_database.query("SELECT url FROM item")}
     assert found == set(range(12))
-    (letter,) = letters_of(redis_server, "refers")
+    (letter,) = crawl.letters("refers")
     assert letter.reason == "sink" and "FOREIGN KEY" in letter.detail
     assert counts["/12"] == 6
     assert max(count for path, count in counts.items() if path != "/12") <= 3

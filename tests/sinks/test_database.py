@@ -15,11 +15,11 @@ import sqlalchemy
 
 from lab.databases.database import Database, SQLiteDatabase
 from lab.databases.mariadb import MariaServer
-from lab.servers import RedisServer, wait_until
+from lab.servers import wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
-from tests.harness.crawl import Run, status_of
+from tests.harness.crawl import Run
 from tests.harness.in_loop import in_a_loop
 from tests.harness.pipelines import opened
 from tests.sinks.tables import table_of, url_column
@@ -187,9 +187,7 @@ async def test_an_sqlite_file_that_goes_away(sqlite_database: SQLiteDatabase, ho
         assert path.exists() == (how == "replaced")
 
 
-def test_a_worker_whose_statement_waits_ends(
-    crawl: Run, redis_server: RedisServer, mariadb_server: MariaServer
-) -> None:
+def test_a_worker_whose_statement_waits_ends(crawl: Run, mariadb_server: MariaServer) -> None:
     """SIGTERM counts, whatever it waits for: pages go back."""
     mariadb_server.empty()
     given = {
@@ -210,7 +208,7 @@ def test_a_worker_whose_statement_waits_ends(
         finally:
             mariadb_server.resume()
         assert "Traceback" not in worker.log
-        state = status_of(redis_server)
+        state = crawl.status()
         assert (state["leased"], state["dead"], state["workers"]) == (0, 0, [])
         # What hung may be there all the same; its page is fetched again.
         assert state["finished"] <= len(urls(mariadb_server, "page"))
