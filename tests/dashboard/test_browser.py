@@ -46,9 +46,11 @@ class Pages:
         where = self.page.get_by_role("group", name=group) if group else self.page
         where.get_by_role("button", name=name, exact=True).first.click()
 
-    def confirm(self, name: str) -> None:
-        """In the dialog."""
+    def confirm(self, name: str, says: str = "") -> None:
+        """In the dialog; then the page says so."""
         self.page.get_by_role("dialog").get_by_role("button", name=name, exact=True).click()
+        if says:
+            self.says(says)
 
     def says(self, text: str) -> None:
         self.page.get_by_text(re.compile(text)).first.wait_for()
@@ -81,25 +83,21 @@ def opened(url: str, folder: Path) -> Iterator[tuple[Pages, Served, Any]]:
 
 
 @pytest.mark.long(50)
-def test_pages(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_pages(redis_server: RedisServer, frontier: Frontier, tmp_path: Path) -> None:
     """All of them, of a crawl with hosts, workers, limits, dead letters and a past."""
-    with (
-        Frontier.from_url(redis_server.url, NAME) as frontier,
-        redis_server.client() as client,
-    ):
-        make_up(frontier, client)
-        frontier.push([{"url": "https://a.example/", "meta": {"download_slot": MARKUP}}])
-        with opened(redis_server.url, tmp_path) as (at, served, browser):
-            assert "token" not in at.page.url
-            look_at_crawls(at)
-            rule_hosts(at, frontier)
-            steer_workers(at, frontier)
-            see_to_dead_letters(at, frontier, tmp_path)
-            ask_for_urls(at, frontier)
-            dialogs(at, redis_server.url)
-            come_back(at, served, frontier)
-            fits_a_telephone(at)
-            with_a_wrong_clock(browser, served.url)
+    make_up(frontier, frontier.client)
+    frontier.push([{"url": "https://a.example/", "meta": {"download_slot": MARKUP}}])
+    with opened(redis_server.url, tmp_path) as (at, served, browser):
+        assert "token" not in at.page.url
+        look_at_crawls(at)
+        rule_hosts(at, frontier)
+        steer_workers(at, frontier)
+        see_to_dead_letters(at, frontier, tmp_path)
+        ask_for_urls(at, frontier)
+        dialogs(at, redis_server.url)
+        come_back(at, served, frontier)
+        fits_a_telephone(at)
+        with_a_wrong_clock(browser, served.url)
 
 
 def look_at_crawls(at: Pages) -> None:
@@ -129,26 +127,22 @@ def rule_hosts(at: Pages, frontier: Frontier) -> None:
     at.says(r"All that match \(2\)")
     at.is_accessible()
     at.press("Pause", "Change several")
-    at.confirm("Pause")
-    at.says("2 hosts paused")
+    at.confirm("Pause", "2 hosts paused")
     assert frontier.slot(FOLIO).paused
     assert frontier.slot("shop.folio.example").paused
     at.page.get_by_label(f"Choose {FOLIO}", exact=True).check()
     at.press("Resume", "Change several")
-    at.confirm("Resume")
-    at.says("1 host resumed")
+    at.confirm("Resume", "1 host resumed")
     assert not frontier.slot(FOLIO).paused
     at.page.get_by_role("button", name=FOLIO, exact=True).click()
     at.is_accessible()
     at.confirm("Limit…")
     at.page.get_by_label("Rate").fill("30/m")
-    at.confirm("Limit")
-    at.says(f"{FOLIO} limited")
+    at.confirm("Limit", f"{FOLIO} limited")
     assert frontier.slot(FOLIO).limit.rate == 0.5
     at.page.get_by_role("button", name=FOLIO, exact=True).click()
     at.confirm("Drop…")
-    at.confirm("Drop")
-    at.says(f"requests of {FOLIO} dropped")
+    at.confirm("Drop", f"requests of {FOLIO} dropped")
     assert frontier.slot(FOLIO).queued == 0
 
 
@@ -160,17 +154,14 @@ def steer_workers(at: Pages, frontier: Frontier) -> None:
 
     at.tab("Workers")
     at.press("Quiet", "Change all")
-    at.confirm("Quiet")
-    at.says("4 workers told to be quiet")
+    at.confirm("Quiet", "4 workers told to be quiet")
     assert told() == ["quiet"] * 4
     at.page.locator(".badge", has_text="quiet").nth(3).wait_for()
     at.is_accessible()
     at.press("Work", "Change all")
-    at.confirm("Let work")
-    at.says("4 workers told to work")
+    at.confirm("Let work", "4 workers told to work")
     at.page.get_by_role("button", name=re.compile("^Stop .")).first.click()
-    at.confirm("Stop")
-    at.says("1 worker told to stop")
+    at.confirm("Stop", "1 worker told to stop")
     assert told() == ["stop", "work", "work", "work"]
 
 
@@ -188,8 +179,7 @@ def see_to_dead_letters(at: Pages, frontier: Frontier, folder: Path) -> None:
     at.page.get_by_role("region", name="Dead letters").get_by_role("button").first.click()
     at.is_accessible()
     at.confirm("Try again")
-    at.confirm("Try again")
-    at.says("1 dead letter queued again")
+    at.confirm("Try again", "1 dead letter queued again")
     assert len([*frontier.dead()]) == len(DEAD) - 1
     at.says("3 of 5 dead letters match")
     at.press("Delete…", "All of these")
@@ -238,8 +228,7 @@ def come_back(at: Pages, served: Served, frontier: Frontier) -> None:
     at.is_accessible()
     served.start_again()
     at.page.get_by_role("textbox", name="Token").fill("wrong")
-    at.confirm("Open")
-    at.says("This token is not the right one")
+    at.confirm("Open", "This token is not the right one")
     at.is_accessible()
     at.page.get_by_role("textbox", name="Token").fill(served.rules.token)
     at.confirm("Open")
@@ -248,8 +237,7 @@ def come_back(at: Pages, served: Served, frontier: Frontier) -> None:
     at.page.get_by_role("combobox").select_option("paused")
     at.says(r"All that match \(2\)")
     at.press("Resume", "Change several")
-    at.confirm("Resume")
-    at.says("2 hosts resumed")
+    at.confirm("Resume", "2 hosts resumed")
     assert frontier.status()["paused"] == 0
 
 
@@ -345,8 +333,7 @@ def keeps_what_was_chosen(at: Pages, films: Frontier) -> None:
     assert at.page.get_by_label("Rate").input_value() == "30/m"
     at.page.get_by_label("Delay").fill("1.5")
     assert at.page.get_by_label("Choose a.example").is_checked()
-    at.confirm("Limit")
-    at.says("1 host limited")
+    at.confirm("Limit", "1 host limited")
     assert (films.slot("a.example").limit.delay, films.slot("b.example").limit.delay) == (1.5, 0)
     at.says(r"All \(2\):")
 

@@ -111,6 +111,16 @@ def put(sink: BatchPipeline, *numbers: int) -> list[asyncio.Task[Any]]:
     return tasks
 
 
+def refusing(refused: Callable[[int], object], error: BaseException) -> Callable[[list[Row]], None]:
+    """A fault of a sink by rows whose numbers are refused."""
+
+    def fault(rows: list[Row]) -> None:
+        if any(refused(row["n"]) for row in rows):
+            raise error
+
+    return fault
+
+
 @in_a_loop
 async def test_each_row_ends_once() -> None:
     """A sink that fails in an unexpected way when half of a batch is written and a row is set
@@ -173,12 +183,7 @@ async def test_rows_that_only_the_driver_refuses(monkeypatch: pytest.MonkeyPatch
     pages, count = HeldPages(), 7
     async with opened(pages) as sink:
         sink.kind = lambda row: row["n"] > 12  # type: ignore[method-assign]
-
-        def fault(rows: list[Row]) -> None:
-            if any(row["n"] > 12 for row in rows):
-                raise DriverError("no such number")
-
-        sink.fault = fault
+        sink.fault = refusing(lambda n: n > 12, DriverError("no such number"))
         assert await results(put(sink, *range(13))) == [None] * 13
         tasks = put(sink, *range(13, 13 + count))
         began = asyncio.get_running_loop().time()
@@ -215,16 +220,12 @@ async def test_whatever_write_raises(raised: BaseException, plain: bool) -> None
     pages = HeldPages()
     async with opened(pages, close_timeout=0.3) as sink:
 
-        def fault(rows: list[Row]) -> None:
-            if bad & {row["n"] for row in rows}:
-                raise raised
-
         def write(rows: list[Row]) -> None:
             sink.attempts += 1
-            fault(rows)
+            sink.fault(rows)
             sink.rows.update((row.key, row) for row in rows)
 
-        sink.fault = fault
+        sink.fault = refusing(lambda n: n in bad, raised)
         if plain:
             sink.write = write  # type: ignore[assignment, method-assign]
         bad = set()
@@ -301,12 +302,7 @@ async def test_rows_in_doubt_keep_their_pages_and_not_scrapy(
     pages = HeldPages()
     async with opened(pages) as sink:
         assert await results(put(sink, 0)) == [None]
-
-        def fault(rows: list[Row]) -> None:
-            if any(row["n"] for row in rows):
-                raise ValueError("no number")
-
-        sink.fault = fault
+        sink.fault = refusing(bool, ValueError("no number"))
         tasks = put(sink, *range(1, 6))
         await until(lambda: len(sink._batches.writer.doubts) == 5, "all are set aside")
         assert [task.done() for task in tasks] == [True] * 3 + [False] * 2
@@ -372,11 +368,7 @@ async def test_closed_while_rows_are_in_doubt() -> None:
     pages = HeldPages()
     async with opened(pages, close_timeout=0.1) as sink:
         sink.batch_rows, sink.batch_seconds = 1, 0.01
-
-        def fault(rows: list[Row]) -> None:
-            raise WriteFailed("nobody knows")
-
-        sink.fault = fault
+        sink.fault = refusing(lambda n: True, WriteFailed("nobody knows"))
         await results(put(sink, 0, 1))
         await until(lambda: len(sink._batches.writer.doubts) == 2, "both are set aside")
         tasks, attempts = put(sink, 2), sink.attempts

@@ -71,10 +71,14 @@ class Net:
         return [step.node for step in self.sent]
 
 
-def test_replicas_that_are_away_are_remembered() -> None:
+@pytest.fixture
+def net() -> Net:
+    return Net()
+
+
+def test_replicas_that_are_away_are_remembered(net: Net) -> None:
     """A map leaves them out; they may come back, and be made the master. That there are none is
     known as of the last look that has found the cluster in order."""
-    net = Net()
     assert net.hash_slots.alone_at() == -math.inf
     assert net.run(net.hash_slots.look()) is None
     assert net.hash_slots.alone_at() == 100.0
@@ -89,10 +93,9 @@ def test_replicas_that_are_away_are_remembered() -> None:
     assert net.hash_slots.alone_at() == -math.inf
 
 
-def test_a_look_that_is_too_old_is_repeated_at_once_but_not_one_that_has_failed() -> None:
+def test_a_look_that_is_too_old_is_repeated_at_once_but_not_one_that_has_failed(net: Net) -> None:
     """Shards need a look each that is younger than their last request. If no node answers, the
     others do not ask all nodes once more, one shard after the other."""
-    net = Net()
     assert net.run(net.hash_slots.look()) is None
     net.now = 100.1
     assert net.run(net.hash_slots.look(since=99.0)) is None
@@ -106,9 +109,8 @@ def test_a_look_that_is_too_old_is_repeated_at_once_but_not_one_that_has_failed(
     assert len(net.looks) == asked
 
 
-def test_a_slot_that_has_moved_to_a_node_without_a_name_is_found_by_the_map() -> None:
+def test_a_slot_that_has_moved_to_a_node_without_a_name_is_found_by_the_map(net: Net) -> None:
     """MOVED says "?" where nodes are called by hostnames, and that one has none."""
-    net = Net()
     net.answers = [MovedError("1 ?:4")]
     assert isinstance(net.send(), MovedError)
     net.seen, net.now = halves(D, B), net.now + 1
@@ -116,17 +118,15 @@ def test_a_slot_that_has_moved_to_a_node_without_a_name_is_found_by_the_map() ->
     assert net.nodes == [A, D]
 
 
-def test_nodes_that_name_each_other_do_not_keep_a_command_for_ever() -> None:
+def test_nodes_that_name_each_other_do_not_keep_a_command_for_ever(net: Net) -> None:
     """As they do for a moment when a master has changed: then it is for the caller to try again."""
-    net = Net()
     net.answers = [MovedError(f"1 {node[0]}:{node[1]}") for node in (B, A) * 5]
     assert isinstance(net.send(), MovedError)
     assert len(net.sent) == 5
 
 
-def test_when_all_are_away_those_are_asked_that_the_url_names() -> None:
+def test_when_all_are_away_those_are_asked_that_the_url_names(net: Net) -> None:
     """They may have other addresses by then. What was known stays until somebody answers."""
-    net = Net()
     net.send()
     net.away = {A, B, C}
     with pytest.raises(redis.ConnectionError):
@@ -138,9 +138,8 @@ def test_when_all_are_away_those_are_asked_that_the_url_names() -> None:
     assert net.hash_slots.map.masters == (A, B)
 
 
-def test_a_node_that_sees_the_cluster_out_of_order_is_not_believed() -> None:
+def test_a_node_that_sees_the_cluster_out_of_order_is_not_believed(net: Net) -> None:
     """It may be on the lesser side of a split, and its map the old one."""
-    net = Net()
     net.state = FAIL
     with pytest.raises(ClusterDownError, match="cluster_state is fail"):
         net.send()
@@ -164,9 +163,8 @@ def test_how_nodes_are_called(told: list[Any], node: Node | None) -> None:
     assert SlotMap([[0, SLOTS - 1, told]], ("asked", 1)).owners[5] == node
 
 
-def test_moved_without_a_host_is_the_host_that_says_so() -> None:
+def test_moved_without_a_host_is_the_host_that_says_so(net: Net) -> None:
     """So nodes answer that do not know what they are called."""
-    net = Net()
     net.answers = [MovedError("1 :9"), b"value"]
     assert net.send() == b"value"
     assert net.nodes[-1] == (A[0], 9)
@@ -191,9 +189,8 @@ def test_a_master_without_its_replicas_has_not_the_last_word(replicated: int) ->
     assert net.run(net.hash_slots.confirm()) is bool(replicated)
 
 
-def test_a_master_that_most_others_do_not_know_has_not_the_last_word() -> None:
+def test_a_master_that_most_others_do_not_know_has_not_the_last_word(net: Net) -> None:
     """It was one, and does not know yet that it is none."""
-    net = Net()
     net.send()
     net.seen = halves(D, B)
     assert net.run(net.hash_slots.confirm()) is False

@@ -9,7 +9,7 @@ from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
 from scrapy.utils.defer import deferred_from_coro
 
-from crawls.spiders.follow import Follow, Hosts
+from crawls.spiders.follow import Follow, Hosts, Pages
 
 
 async def download(spider, request):
@@ -95,7 +95,7 @@ class MostRequests:
             raise IgnoreRequest("four are enough")
 
 
-class Ignored(scrapy.Spider):
+class Ignored(Pages):
     """Asks for ten pages."""
 
     name = "ignored"
@@ -104,9 +104,6 @@ class Ignored(scrapy.Spider):
     async def start(self):
         for n in range(10):
             yield scrapy.Request(f"{self.site}/{n}")
-
-    def parse(self, response):
-        yield {"url": response.url}
 
 
 class Files(FilesPipeline):
@@ -260,7 +257,7 @@ class Speechless(LogFormatter):
         raise ValueError("not told")
 
 
-class Cancelled(Follow):
+class Cancelled(Pages):
     """What its callbacks, and Scrapy for them, await is then cancelled; what Scrapy would log of
     it raises."""
 
@@ -293,9 +290,6 @@ class Cancelled(Follow):
     def of_items(self, response):
         for _ in range(150):  # more than Scrapy processes at a time
             yield {"url": response.url}
-
-    def parse(self, response):
-        yield {"url": response.url}
 
 
 class Refers(scrapy.Spider):

@@ -6,6 +6,7 @@ import scrapy
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import Rule
 
+from crawls.spiders.follow import Pages
 from scrapy_redisq import RedisCrawlSpider, RedisSpider
 
 
@@ -41,7 +42,7 @@ class MovedRules(RedisCrawlSpider):
         yield {"url": response.url}
 
 
-class Own(RedisSpider):
+class Own(Pages, RedisSpider):
     """Makes two requests of one line, and raises for some."""
 
     name = "own"
@@ -52,9 +53,6 @@ class Own(RedisSpider):
         if job is None:
             return None
         return [scrapy.Request(f"{job['site']}/{part}", meta={"job": job}) for part in "ab"]
-
-    def parse(self, response):
-        yield {"url": response.url}
 
 
 class Served(RedisSpider):

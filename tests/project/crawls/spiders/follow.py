@@ -10,6 +10,13 @@ from scrapy import signals
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 
 
+class Pages(scrapy.Spider):
+    """An item for each page, whose links it does not follow."""
+
+    def parse(self, response):
+        yield {"url": response.url}
+
+
 class Follow(scrapy.Spider):
     """Follows every link of the site; an item for each page."""
 
@@ -178,13 +185,10 @@ class Huge(Follow):
         yield {"url": response.url, "local": True}
 
 
-class Ordered(scrapy.Spider):
+class Ordered(Pages):
     """Has no start requests of its own: it is fed by push."""
 
     name = "ordered"
-
-    def parse(self, response):
-        yield {"url": response.url}
 
 
 class Stamped(HTTP11DownloadHandler):
@@ -195,7 +199,7 @@ class Stamped(HTTP11DownloadHandler):
         return await super().download_request(request)
 
 
-class Hosts(scrapy.Spider):
+class Hosts(Pages):
     """Follows page by page on several hosts at once, each host a slot."""
 
     name = "hosts"
@@ -204,9 +208,6 @@ class Hosts(scrapy.Spider):
     def __init__(self, sites="", pages=20, **kwargs):
         super().__init__(**kwargs)
         self.start_urls = [f"{site}/{n}" for site in sites.split() for n in range(int(pages))]
-
-    def parse(self, response):
-        yield {"url": response.url}
 
 
 class Proxies:
