@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
@@ -324,23 +325,22 @@ def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> N
 
 
 def test_a_run_that_nobody_has_completed(
-    autoscale: Any, redis_server: RedisServer, tmp_path: Path
+    autoscale: Any, one_client: redis.Redis, tmp_path: Path
 ) -> None:
     """All that is known is finished, but start() was not read to its end when the last worker left:
     another one is started. What keeps the crawl from being looked at stops no worker."""
     go_on = tmp_path / "go on"
     script = f"[ -e '{tmp_path}/second' ] || {{ touch '{tmp_path}/second'; exit 0; }}; "
     script += f"while [ ! -e '{go_on}' ]; do sleep 0.05; done"
-    with redis_server.client() as client:
-        worker = Worker(client, "books", EXACT)
-        worker.exchange(seeded=False)
-        worker.leave()
-        _, log = autoscale("--max", "1", "--", "sh", "-c", script, "scrapy", "crawl", "books")
-        wait_until(lambda: "worker 2 started" in log.read_text(), 30, f"another one, see {log}")
-        client.delete("redisq:{books:0}:workers")
-        client.set("redisq:{books:0}:workers", "something else")
-        go_on.touch()
-        wait_until(lambda: "worker 2 (pid" in log.read_text(), 30, f"its end, see {log}")
+    worker = Worker(one_client, "books", EXACT)
+    worker.exchange(seeded=False)
+    worker.leave()
+    _, log = autoscale("--max", "1", "--", "sh", "-c", script, "scrapy", "crawl", "books")
+    wait_until(lambda: "worker 2 started" in log.read_text(), 30, f"another one, see {log}")
+    one_client.delete("redisq:{books:0}:workers")
+    one_client.set("redisq:{books:0}:workers", "something else")
+    go_on.touch()
+    wait_until(lambda: "worker 2 (pid" in log.read_text(), 30, f"its end, see {log}")
 
 
 def test_signals(autoscale: Any) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
-import pty
 import subprocess
 import sys
 import threading
@@ -28,7 +26,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.ops.autoscale import CrawlCommand
 from tests.control.conftest import Opener
 from tests.control.member import Member, some_urls
-from tests.harness.command import Ran, Redisq
+from tests.harness.command import Ran, Redisq, terminal
 
 
 @pytest.mark.parametrize(
@@ -42,13 +40,12 @@ from tests.harness.command import Ran, Redisq
     ],
 )
 def test_a_foreign_key_is_named(
-    redisq: Redisq, frontier: Frontier, redis_server: RedisServer, key: str, write: list[Any]
+    redisq: Redisq, frontier: Frontier, key: str, write: list[Any]
 ) -> None:
     """One line says where somebody else has written, whatever the command is."""
     frontier.push(some_urls(3))
     command, *values = write
-    with redis_server.client() as client:
-        client.execute_command(command, f"redisq:{{books:0}}:{key}", *values)
+    frontier.client.execute_command(command, f"redisq:{{books:0}}:{key}", *values)
     said = [redisq(*args) for args in (("status", "books"), ("slots", "books"))]
     codes = {ran.code for ran in said}
     assert codes == ({0, 1} if key in {"limits", "ruled"} else {1})
@@ -455,22 +452,14 @@ class TestProcesses:
         for name, value in (("TERM", "xterm"), ("COLUMNS", "80"), ("LINES", "24")):
             monkeypatch.setenv(name, value)
         stop_after_two_looks(monkeypatch, lambda: frontier.push(["https://one.more.example/"]))
-        leader, follower = pty.openpty()
-        seen: list[bytes] = []
-
-        def read() -> None:
-            with contextlib.suppress(OSError):  # Linux' way to say that nobody writes any more
-                while data := os.read(leader, 65_536):
-                    seen.append(data)
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        with os.fdopen(follower, "w") as terminal, monkeypatch.context() as patch:
-            patch.setattr(sys, "stdout", terminal)
+        with (
+            terminal() as (theirs, written),
+            os.fdopen(theirs, "w", closefd=False) as stdout,
+            monkeypatch.context() as patch,
+        ):
+            patch.setattr(sys, "stdout", stdout)
             ran = redisq("status", "--watch")
-        reader.join(10)
-        os.close(leader)
-        shown = b"".join(seen).decode()
+        shown = written.decode()
         assert (ran.code, ran.err) == (0, "")
         assert shown.index("1,500") < shown.index("No worker is alive") < shown.index("1,501")
 

@@ -16,7 +16,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
 from lab.cluster import Cluster
-from lab.servers import RedisServer, any_server
+from lab.servers import RedisServer, any_server, configured
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights
@@ -77,19 +77,11 @@ def test_a_server_as_the_readme_has_it(redisq: Redisq) -> None:
     assert max(map(len, ran.out.splitlines())) <= 100
 
 
-def test_a_bad_server(redisq: Redisq, redis_server: RedisServer) -> None:
+def test_a_bad_server(redisq: Redisq, one_client: redis.Redis) -> None:
     """A policy that evicts, a full memory, appendfsync no, are found, and what to set."""
-    with redis_server.client() as client:
-        keep = client.config_get("maxmemory*")
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        client.config_set("maxmemory", "1mb")
-        client.config_set("timeout", 5)
-        try:
-            found = doctor(redisq)
-        finally:
-            client.config_set("maxmemory", keep["maxmemory"])
-            client.config_set("maxmemory-policy", "noeviction")
-            client.config_set("timeout", 0)
+    bad = {"maxmemory-policy": "allkeys-lru", "maxmemory": "1mb", "timeout": 5}
+    with configured(one_client, bad):
+        found = doctor(redisq)
     problems = [what for what, (_, level) in found.items() if level == "problem"]
     assert any("maxmemory-policy is allkeys-lru" in what for what in problems)
     assert any("(maxmemory) used" in what for what in problems)
@@ -108,17 +100,16 @@ end
 
 
 @pytest.mark.servers("ends")
-def test_what_holds_a_server_up(redisq: Redisq, each_server: RedisServer) -> None:
+def test_what_holds_a_server_up(
+    redisq: Redisq, each_server: RedisServer, client: redis.Redis
+) -> None:
     """Latency spikes, slow calls and slow scripts are told."""
-    with each_server.client() as client:
-        client.config_set("latency-monitor-threshold", 50)
-        client.config_set("slowlog-log-slower-than", 10_000)
+    with configured(client, {"latency-monitor-threshold": 50, "slowlog-log-slower-than": 10_000}):
         client.eval(BUSY, 1, "rows")
         client.sort("rows", alpha=True)
         found = doctor(redisq, REDISQ_URL=each_server.url)
-        client.config_set("latency-monitor-threshold", 0)
-        client.execute_command("LATENCY RESET")
-        client.slowlog_reset()
+    client.execute_command("LATENCY RESET")
+    client.slowlog_reset()
     (spike,) = (what for what in found if what.startswith("latency spikes (command"))
     slow = [what.partition(",")[0] for what in found if what.startswith("slow calls")]
     assert found[spike] == ("Server", "warning")
@@ -135,15 +126,14 @@ def test_a_clock_that_is_off(redisq: Redisq, monkeypatch: pytest.MonkeyPatch) ->
     assert "its clock is 60 min behind that of this machine" in doctor(redisq)
 
 
-def test_settings_that_this_server_makes_useless(redisq: Redisq, redis_server: RedisServer) -> None:
+def test_settings_that_this_server_makes_useless(redisq: Redisq, one_client: redis.Redis) -> None:
     """A share of no maxmemory, replicas that are not there; and an empty server stays empty."""
     for given, text in (
         ({"REDISQ_MAX_MEMORY": 0.5}, "REDISQ_MAX_MEMORY is 0.5, and there is no maxmemory"),
         ({"REDISQ_WAIT_REPLICAS": 2}, "REDISQ_WAIT_REPLICAS is 2, and 0 are there"),
     ):
         assert doctor(redisq, **given)[text][1] == "warning"
-    with redis_server.client() as client:
-        assert client.dbsize() == 0
+    assert one_client.dbsize() == 0
 
 
 def test_no_server(redisq: Redisq) -> None:
@@ -158,12 +148,10 @@ def test_no_server(redisq: Redisq) -> None:
 
 
 @pytest.mark.parametrize("key", ["meta", "limits", "ready"])
-def test_keys_of_another_hand(redisq: Redisq, redis_server: RedisServer, key: str) -> None:
+def test_keys_of_another_hand(redisq: Redisq, frontier: Frontier, key: str) -> None:
     """They are a problem of the crawl's, and the other parts are looked at all the same."""
-    with redis_server.client() as client:
-        with Frontier.from_url(redis_server.url, "books") as frontier:
-            frontier.push(["https://a.example/"])
-        client.set(f"redisq:{{books:0}}:{key}", "x")
+    frontier.push(["https://a.example/"])
+    frontier.client.set(f"redisq:{{books:0}}:{key}", "x")
     found = doctor(redisq, "books")
     bad = {what: about for what, (about, level) in found.items() if level == "problem"}
     assert set(bad.values()) == {"Crawl"}

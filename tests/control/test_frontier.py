@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from lab.servers import configured
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import calls
@@ -49,16 +50,11 @@ def check_sums(frontier: Frontier) -> dict[str, Any]:
 class TestPush:
     def test_large_ones(self, frontier: Frontier) -> None:
         """As many bytes at a time as a script takes in a moment, in their order."""
-        limit = "proto-max-bulk-len"
-        before = frontier.client.config_get(limit)[limit]
-        frontier.client.config_set(limit, 5_000_000)
-        try:
+        with configured(frontier.client, {"proto-max-bulk-len": 5_000_000}):
             pushed = frontier.push(
                 {"url": f"https://a.example/{n}", "method": "POST", "body": "x" * 500_000}
                 for n in range(20)
             )
-        finally:
-            frontier.client.config_set(limit, before)
         assert (pushed.accepted, pushed.errors) == (20, [])
         paths = paths_of(Member(frontier).claim(100))
         assert paths == [str(n) for n in range(len(paths))]

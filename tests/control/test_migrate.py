@@ -263,9 +263,7 @@ class TestRefused:
 
 
 class TestSeen:
-    def test_it_must_be_said(
-        self, redisq: Redisq, old: redis.Redis, redis_server: RedisServer
-    ) -> None:
+    def test_it_must_be_said(self, redisq: Redisq, old: redis.Redis) -> None:
         """What becomes of the URLs that were seen is nobody's default. Keys may be called
         otherwise."""
         assert "SCHEDULER_QUEUE_KEY" in redisq("migrate", "books", "--dry-run").out

@@ -102,9 +102,8 @@ def test_a_pause_survives(member: Make, frontier: Frontier, client: redis.Redis)
     assert client.keys("*") == []
 
 
-def test_resume_ends_a_back_off(member: Make, frontier: Frontier) -> None:
+def test_resume_ends_a_back_off(worker: Worker, frontier: Frontier) -> None:
     """A slot that was set aside goes on at once, as if it had never failed."""
-    worker = member()
     worker.send(f"/{n}" for n in range(4))
     for _ in range(15):
         fail(worker)
@@ -209,9 +208,8 @@ def test_a_lost_reply_with_a_token_alone(member: Make, client: redis.Redis) -> N
     assert claimed(ask(other)) == ["host"]
 
 
-def test_dropping(member: Make, frontier: Frontier, client: redis.Redis) -> None:
+def test_dropping(worker: Worker, frontier: Frontier, client: redis.Redis) -> None:
     """All that is queued or delayed of the slot, and nothing else; leased requests go on."""
-    worker = member()
     for n in range(450):
         slot = "host" if n % 3 else "other"
         worker.enqueue(f"/{n}", slot=slot, priority=n % 7, delay=3_600_000 if n < 300 else 0)
@@ -233,9 +231,8 @@ def test_dropping(member: Make, frontier: Frontier, client: redis.Redis) -> None
     assert status["queued"] + status["delayed"] == 149
 
 
-def test_dropping_ends_the_run(member: Make, frontier: Frontier, client: redis.Redis) -> None:
+def test_dropping_ends_the_run(worker: Worker, frontier: Frontier, client: redis.Redis) -> None:
     """Workers that wait hear of it at once, and find that all is finished."""
-    worker = member()
     worker.send(["/1", "/2"], delay=3_600_000)
     reply = ask(worker)
     assert (reply.leases, reply.complete) == ([], False)
@@ -288,9 +285,8 @@ def test_where_there_are_no_slots(each_server: RedisServer) -> None:
                 rule("host.example")
 
 
-def test_no_memory_left(member: Make, frontier: Frontier) -> None:
+def test_no_memory_left(worker: Worker, frontier: Frontier) -> None:
     """At maxmemory slots can still be paused, resumed, limited and dropped."""
-    worker = member()
     worker.send([f"/{n}" for n in range(10)])
     with full(frontier.client):
         frontier.pause("host")

@@ -87,10 +87,9 @@ def test_bloom_filters(each_server: RedisServer) -> None:
             frontier.forget_host(HOST)
 
 
-def test_forget(frontier: Frontier, member: Make) -> None:
+def test_forget(frontier: Frontier, worker: Worker) -> None:
     """The next link to it is new; others are not; also after buckets were split, and a start
     request."""
-    worker = member()
     many = [f"https://{HOST}/{n}" for n in range(500)]
     frontier.push(many)
     assert frontier.status()["seen"] == 500
@@ -134,9 +133,8 @@ def test_pushed_with_a_ttl(
     assert "redisq_seen_ttl" in error[1]
 
 
-def test_fetch_again(frontier: Frontier, member: Make) -> None:
+def test_fetch_again(frontier: Frontier, worker: Worker) -> None:
     """What waits is left alone, a dead letter is requeued, what was done is pushed once more."""
-    worker = member()
     send(worker)
     (lease,) = worker.claim(1)
     assert frontier.fetch_again(URL)["how"] == "waits"

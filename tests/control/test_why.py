@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from lab.servers import full
+from lab.servers import configured, full
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.why import explain
@@ -19,7 +19,7 @@ from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.server.condition import Condition
 from tests.control.member import waits
 from tests.harness.command import Redisq
-from tests.harness.worker import NAME, Make, ask
+from tests.harness.worker import NAME, Make, Worker, ask
 
 S = 1_000_000
 LIMITS = {"slow": {"delay": 600}, "one": {"concurrency": 1}}
@@ -224,10 +224,9 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
     assert reason() == "complete"
 
 
-def test_a_key_that_was_damaged(frontier: Frontier, member: Make, client: redis.Redis) -> None:
+def test_a_key_that_was_damaged(frontier: Frontier, worker: Worker, client: redis.Redis) -> None:
     """The mark that a worker has left is told, also where no look meets the key, until a person
     takes it away."""
-    worker = member()
     worker.enqueue("https://one/", slot="one")
     ask(worker, 0)
     spoiled = f"redisq:{{{NAME}:0}}:queue:one:0"
@@ -258,11 +257,8 @@ def test_a_primary_without_replicas(frontier: Frontier, client: redis.Redis) -> 
     """It takes no writes, workers' signs of life among them: that is told, and not that all of
     them are gone."""
     frontier.push(["https://a.example/"])
-    client.config_set("min-replicas-to-write", 2)
-    try:
+    with configured(client, {"min-replicas-to-write": 2}):
         why = frontier.why()
-    finally:
-        client.config_set("min-replicas-to-write", 0)
     assert why["reason"] == "redis_refuses"
     assert "0 of 2 replicas follow it (min-replicas-to-write)" in why["text"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from lab.servers import RedisServer, any_server
@@ -16,14 +17,13 @@ PICTURES = {"crawl": f"crawl/{NAME}", "hosts": f"crawl/{NAME}/hosts"}
 
 
 def main() -> None:
-    server = RedisServer(any_server())
     with (
-        chromium() as browser,
-        server.client() as client,
+        RedisServer(any_server()) as server,
         Frontier.from_url(server.url, NAME) as frontier,
+        closing(Served(server.url)) as served,
+        chromium() as browser,
     ):
-        make_up(frontier, client)
-        served = Served(server.url)
+        make_up(frontier, frontier.client)
         for name, path in PICTURES.items():
             page = browser.new_page(
                 viewport={"width": 1280, "height": 860}, device_scale_factor=1.5
@@ -35,8 +35,6 @@ def main() -> None:
             page.wait_for_timeout(1_500)
             page.screenshot(path=DOCS / f"dashboard-{name}.png")
             page.close()
-        served.close()
-    server.close()
 
 
 if __name__ == "__main__":

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+import redis
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
@@ -27,18 +28,16 @@ def hosts(dashboard: Served, **query: Any) -> list[str]:
 
 
 @pytest.fixture
-def worker(redis_server: RedisServer) -> Iterator[Worker]:
-    with redis_server.client() as client:
-        yield Worker(client, NAME, EXACT)
+def worker(one_client: redis.Redis) -> Worker:
+    return Worker(one_client, NAME, EXACT)
 
 
-def test_overview(dashboard: Served, frontier: Frontier, redis_server: RedisServer) -> None:
+def test_overview(dashboard: Served, frontier: Frontier) -> None:
     """Every frontier with its status, why little happens, and its rates; one that cannot be read
     does not hide the others; the servers."""
     assert dashboard.get("/api/crawls")["crawls"] == []
     frontier.push(["https://a.example/", "https://b.example/"])
-    with redis_server.client() as client:
-        client.hset("redisq:{broken:0}:meta", "format", "99")
+    frontier.client.hset("redisq:{broken:0}:meta", "format", "99")
     dashboard.crawls.names.forget()
     told = dashboard.get("/api/crawls")
     (crawl,) = told["crawls"]
@@ -53,17 +52,16 @@ def test_overview(dashboard: Served, frontier: Frontier, redis_server: RedisServ
     assert dashboard.get("/api/servers")["servers"][0]["address"] == server["address"]
 
 
-def test_crawls_share_connections(dashboard: Served, redis_server: RedisServer) -> None:
+def test_crawls_share_connections(dashboard: Served, one_client: redis.Redis) -> None:
     """However many crawls are looked at, and names scaled by."""
-    with redis_server.client() as client:
-        for number in range(12):
-            with Frontier.from_url(redis_server.url, f"crawl{number}") as frontier:
-                frontier.push([f"https://{number}.example/"])
-        before = len(client.client_list())
-        for number in range(12):
-            assert dashboard.get(f"/api/crawls/crawl{number}")["queued"] == 1
-            dashboard.get(f"/scale/made-up-{number}")
-        assert len(client.client_list()) < before + 12
+    for number in range(12):
+        with Frontier.from_url(dashboard.redis, f"crawl{number}") as frontier:
+            frontier.push([f"https://{number}.example/"])
+    before = len(one_client.client_list())
+    for number in range(12):
+        assert dashboard.get(f"/api/crawls/crawl{number}")["queued"] == 1
+        dashboard.get(f"/scale/made-up-{number}")
+    assert len(one_client.client_list()) < before + 12
 
 
 def test_names_that_are_none(dashboard: Served) -> None:
@@ -256,15 +254,16 @@ def test_the_past(dashboard: Served, worker: Worker) -> None:
 
 def test_a_server_that_goes_away() -> None:
     """Requests are answered with 503, and go on when it is back."""
-    server = RedisServer(any_server(), "--appendonly", "yes")
-    with Frontier.from_url(server.url, NAME) as frontier:
-        frontier.push(["https://a.example/"])
-    served = Served(server.url)
 
     def statuses() -> set[int]:
         return {served.ask(path).status for path in (CRAWL, "/api/crawls", f"{CRAWL}/hosts")}
 
-    try:
+    with (
+        RedisServer(any_server(), "--appendonly", "yes") as server,
+        Frontier.from_url(server.url, NAME) as frontier,
+        contextlib.closing(Served(server.url)) as served,
+    ):
+        frontier.push(["https://a.example/"])
         assert statuses() == {200}
         server.stop()
         wait_until(lambda: statuses() == {503}, 20, "that it is away")
@@ -272,9 +271,6 @@ def test_a_server_that_goes_away() -> None:
         server.start()
         wait_until(lambda: statuses() == {200}, 20, "the status again")
         assert served.get(CRAWL)["queued"] == 1
-    finally:
-        served.close()
-        server.close()
 
 
 def test_streams(dashboard: Served, frontier: Frontier) -> None:

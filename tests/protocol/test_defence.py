@@ -69,9 +69,8 @@ FOREIGN_ENTRIES = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN_ENTRIES)
-def test_foreign_entries(client: redis.Redis, kind: str) -> None:
+def test_foreign_entries(client: redis.Redis, kind: str, worker: Worker) -> None:
     """Bytes in a queue are dead letters, counted apart, and the crawl ends."""
-    worker = member(client)
     number = 2 if kind == "large" else 20
     add(worker, "a", "b", "c")
     client.rpush(key("queue:host:0"), *[FOREIGN_ENTRIES[kind]] * number)
@@ -101,9 +100,8 @@ BROKEN_RECORDS = [
 ]
 
 
-def test_broken_delayed_members(client: redis.Redis) -> None:
+def test_broken_delayed_members(client: redis.Redis, worker: Worker) -> None:
     """They are dead letters, with and without an id before them; what waits besides is fetched."""
-    worker = member(client)
     worker.enqueue("a", entry=b"\1a", delay=1)
     worker.exchange()
     for record in BROKEN_RECORDS:
@@ -168,10 +166,9 @@ def test_a_wrong_type(client: redis.Redis, name: str) -> None:
     assert client.keys("*") == []
 
 
-def test_what_was_popped_before_is_not_lost(client: redis.Redis) -> None:
+def test_what_was_popped_before_is_not_lost(client: redis.Redis, worker: Worker) -> None:
     """A claim that meets a damaged queue leaves what it has claimed of other slots to the worker,
     whose death gives it to others."""
-    worker = member(client)
     for n in range(5):
         add(worker, f"{n}", slot=f"{n}")
     _spoil(client, key("queue:4:0"), "hash")
@@ -236,10 +233,9 @@ def test_many_priorities_of_a_slot(client: redis.Redis) -> None:
     assert not client.keys("*:queue:*") + client.keys("*:levels:*")  # type: ignore[operator]
 
 
-def test_large_entries_come_in_portions(client: redis.Redis) -> None:
+def test_large_entries_come_in_portions(client: redis.Redis, worker: Worker) -> None:
     """Of large entries a reply brings some; so does one that is repeated, and a look at
     dead letters."""
-    worker = Worker(client, NAME, EXACT)
     client.rpush(key("queue:host:0"), *[b"\0\1" + b"x" * 500_000] * 60)
     client.zadd(key("levels:host"), {"0": 0})
     client.zadd(key("ready"), {"host": 1})

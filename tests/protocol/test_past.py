@@ -46,10 +46,9 @@ def test_what_is_read_of_the_past() -> None:
 
 
 @pytest.mark.servers("ends")
-def test_samples(client: redis.Redis, frontier: Frontier) -> None:
+def test_samples(client: redis.Redis, frontier: Frontier, worker: Worker) -> None:
     """The first exchange in 10 s keeps the counts, the first in 120 s the memory as well; others
     keep nothing, nor does one that is replayed."""
-    worker = Worker(client, NAME, EXACT)
     for n in range(3):
         pass_time(client, 10)
         for m in range(5):
@@ -76,9 +75,8 @@ def test_samples(client: redis.Redis, frontier: Frontier) -> None:
         frontier.series(11)
 
 
-def test_samples_are_bounded(client: redis.Redis) -> None:
+def test_samples_are_bounded(client: redis.Redis, worker: Worker) -> None:
     """The oldest go, and a sample takes about 100 bytes."""
-    worker = Worker(client, NAME, EXACT)
     for name, most in (("series:10", 360), ("series:120", 720), ("series:1800", 1_488)):
         client.rpush(key(name), *(b"x" for _ in range(most + 5)))
         pass_time(client, 1_800)
@@ -148,9 +146,8 @@ def test_several_shards_are_summed(client: redis.Redis, frontier: Frontier) -> N
 
 
 @pytest.mark.servers("ends")
-def test_history(client: redis.Redis, frontier: Frontier) -> None:
+def test_history(client: redis.Redis, frontier: Frontier, worker: Worker) -> None:
     """The newest are kept, each request once; a full Redis keeps none."""
-    worker = Worker(client, NAME, EXACT)
     session = worker.sessions[0]
     worker.change_terms(history=4)
     known = {"method": "GET", "status": 200, "items": 2, "attempts": 1, "worker": worker.id}

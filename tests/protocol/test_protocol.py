@@ -101,9 +101,8 @@ def test_least_recently_claimed_slot_first(client: redis.Redis) -> None:
     assert got == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
 
 
-def test_equal_shares_then_the_rest(client: redis.Redis) -> None:
+def test_equal_shares_then_the_rest(worker: Worker) -> None:
     """Each slot gives an equal share; what small slots leave comes from the large ones."""
-    worker = member(client)
     for slot, n in (("a", 50), ("b", 2), ("c", 50)):
         worker.send([f"{slot}{i}" for i in range(n)], slot=slot)
     shares = Counter(lease.slot for lease in worker.claim(30))
@@ -112,9 +111,8 @@ def test_equal_shares_then_the_rest(client: redis.Redis) -> None:
     assert abs(shares["a"] - shares["c"]) <= 4
 
 
-def test_strange_slots(client: redis.Redis) -> None:
+def test_strange_slots(client: redis.Redis, worker: Worker) -> None:
     """A slot may be any text: empty, with the separators of keys and records, not ASCII."""
-    worker = member(client)
     slots = ["", ":", "1:2:", "a:1", "a", "host:8080", "ü", "{x}", "-1:3:abc", "[::1]"]
     for slot in slots:
         for priority in (1, -1):
@@ -134,9 +132,8 @@ def test_strange_slots(client: redis.Redis) -> None:
 # --- one batch ---------------------------------------------------------------------------------
 
 
-def test_limits_of_a_batch(client: redis.Redis) -> None:
+def test_limits_of_a_batch(worker: Worker) -> None:
     """An exchange carries a bounded number of operations, bytes and claims, in their order."""
-    worker = member(client)
     for n in range(MAX_OPERATIONS + 5):
         worker.enqueue(f"{n}")
     reply = worker.exchange(1_000)
@@ -274,9 +271,8 @@ def test_a_budget_that_is_raised(client: redis.Redis) -> None:
     assert entries(other.claim(9)) == ["more 0", "more 1"]
 
 
-def test_links_to_a_start_request_are_duplicates(client: redis.Redis) -> None:
+def test_links_to_a_start_request_are_duplicates(worker: Worker) -> None:
     """Though it was not filtered itself."""
-    worker = member(client)
     worker.send(["start"], filtered=False, identity=b"1" * 16, asked=calls.STARTS, also=True)
     assert not worker.send(["start"]).accepted
 

@@ -16,7 +16,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lab.servers import RedisServer, full
+from lab.servers import RedisServer, configured, full
 from scrapy_redisq.frontier import admin, calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute, raw_string, source
@@ -273,26 +273,22 @@ def test_bitmap_size(client: redis.Redis, capacity: int) -> None:
 
 
 @pytest.mark.parametrize("intset_entries", [512, 64])
-def test_exact_grows(redis_server: RedisServer, intset_entries: int) -> None:
+def test_exact_grows(one_client: redis.Redis, intset_entries: int) -> None:
     """Far past its capacity no fingerprint is lost by the splits, and none is taken for another,
     whatever kind the sets are; as integer sets they take 10 bytes a URL."""
-    with redis_server.client() as client:
-        client.config_set("set-max-intset-entries", intset_entries)
-        try:
-            seen = make(client, "exact", capacity=1000)
-            for first in range(0, 8_000, 2_000):
-                assert seen.add(range(first, first + 2_000)).count(0) == 0
-                assert seen.add(range(first + 2_000)).count(1) == 0
-            buckets = list(client.scan_iter(f"{BASE}:*"))
-            sizes = [client.scard(bucket) for bucket in buckets]
-            assert sum(sizes) == seen.status().count == 8_000
-            assert len(sizes) == pytest.approx(8_000 / 192, abs=2)
-            assert max(sizes) <= 512
-            if intset_entries == 512:
-                taken = sum(client.memory_usage(bucket) or 0 for bucket in buckets)
-                assert taken / 8_000 <= 10.5
-        finally:
-            client.config_set("set-max-intset-entries", 512)
+    with configured(one_client, {"set-max-intset-entries": intset_entries}):
+        seen = make(one_client, "exact", capacity=1000)
+        for first in range(0, 8_000, 2_000):
+            assert seen.add(range(first, first + 2_000)).count(0) == 0
+            assert seen.add(range(first + 2_000)).count(1) == 0
+        buckets = list(one_client.scan_iter(f"{BASE}:*"))
+        sizes = [one_client.scard(bucket) for bucket in buckets]
+        assert sum(sizes) == seen.status().count == 8_000
+        assert len(sizes) == pytest.approx(8_000 / 192, abs=2)
+        assert max(sizes) <= 512
+        if intset_entries == 512:
+            taken = sum(one_client.memory_usage(bucket) or 0 for bucket in buckets)
+            assert taken / 8_000 <= 10.5
 
 
 def test_exact_at_the_ends(client: redis.Redis) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import functools
 import logging
 import re
 import signal
@@ -240,23 +239,19 @@ WRITES = "for n = 1, 4 do redis.call('RPUSH', KEYS[1], n) end"
 def test_half_a_script_never_comes_back(each_binary: Path) -> None:
     """A server whose log was cut in a script forgets that script, but not all of it in the log:
     the check has the log written anew, once a start, so that the next start does not apply half."""
-    with RedisServer(each_binary, aof=True) as server:
-        with server.client() as client:
-            client.eval(WRITES, 1, "cut")
+    with RedisServer(each_binary, aof=True) as server, server.client() as client:
+        client.eval(WRITES, 1, "cut")
         server.stop()
         tear(server.log_file)
         server.start()
         for _ in range(3):
             assert open_server(server.url).check() == []
-            with server.client() as client:
-                wait_until(functools.partial(is_log_new, client), 15, "the log is written anew")
-                assert client.info("persistence").get("aof_rewrites", 1) == 1
-        with server.client() as client:
-            client.eval(WRITES, 1, "whole")
+            wait_until(lambda: is_log_new(client), 15, "the log is written anew")
+            assert client.info("persistence").get("aof_rewrites", 1) == 1
+        client.eval(WRITES, 1, "whole")
         server.kill()
         server.start()
-        with server.client() as client:
-            assert (client.llen("cut"), client.llen("whole")) == (0, 4)
+        assert (client.llen("cut"), client.llen("whole")) == (0, 4)
 
 
 def is_log_new(client: redis.Redis) -> bool:
@@ -293,9 +288,8 @@ def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     folder = tmp_path_factory.mktemp("tls")
     make_certificates(folder)
     port = free_port()
-    server = RedisServer(binaries()["redis-7"], *tls_options(folder, port))
-    yield f"localhost:{port}", folder / "ca.pem"
-    server.close()
+    with RedisServer(binaries()["redis-7"], *tls_options(folder, port)):
+        yield f"localhost:{port}", folder / "ca.pem"
 
 
 def tls_options(folder: Path, port: int) -> list[str]:
@@ -341,9 +335,8 @@ def test_a_silent_server_is_hung_up_on(tls_server: tuple[str, Path]) -> None:
     """TLS says goodbye, and would wait for the answer of a server that gives none."""
     _, authority = tls_server
     port = free_port()
-    silent = RedisServer(binaries()["redis-7"], *tls_options(authority.parent, port))
 
-    async def hangs_up() -> float:
+    async def hangs_up(silent: RedisServer) -> float:
         url = f"rediss://localhost:{port}?ssl_ca_certs={authority}"
         server = open_server(url)
         await server.wait_async()
@@ -358,10 +351,8 @@ def test_a_silent_server_is_hung_up_on(tls_server: tuple[str, Path]) -> None:
         await asyncio.sleep(0.1)  # asyncio sees that the server is gone, and closes its socket
         return took
 
-    try:
-        assert asyncio.run(hangs_up()) < HANGING_UP + 1
-    finally:
-        silent.close()
+    with RedisServer(binaries()["redis-7"], *tls_options(authority.parent, port)) as silent:
+        assert asyncio.run(hangs_up(silent)) < HANGING_UP + 1
 
 
 def test_tls_to_a_cluster(tls_server: tuple[str, Path]) -> None:

@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 
 from lab.cluster import KINDS, Cluster
-from lab.servers import RedisServer, binaries, free_port
+from lab.servers import RedisServer, binaries, configured, free_port
 from lab.site import Answer, Site, address
 from scrapy_redisq.control import Frontier, Pushed
 from scrapy_redisq.control.frontier import PUSH_BATCH
@@ -338,11 +338,10 @@ def test_each_master_is_checked(caplog: pytest.LogCaptureFixture, cluster: Clust
     with open_server(cluster.url) as server:
         (warning,) = server.check()
         assert "data is kept in memory only" in warning  # once, for all of them
-        with cluster.servers[1].client() as client:
-            client.config_set("maxmemory-policy", "allkeys-lru")
-            try:
-                with pytest.raises(ServerUnsuitable) as caught:
-                    server.check()
-            finally:
-                client.config_set("maxmemory-policy", "noeviction")
+        with (
+            cluster.servers[1].client() as client,
+            configured(client, {"maxmemory-policy": "allkeys-lru"}),
+            pytest.raises(ServerUnsuitable) as caught,
+        ):
+            server.check()
     assert f"127.0.0.1:{cluster.servers[1].port}" in str(caught.value)

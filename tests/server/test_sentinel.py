@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinel, Sentinels
-from lab.servers import RedisServer, any_server, free_port, wait_until
+from lab.servers import RedisServer, any_server, configured, free_port, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ServerBusy, ServerError
 from scrapy_redisq.server.address import SentinelService, parse
@@ -108,10 +108,9 @@ def test_min_replicas_is_asked_for(group: Sentinels, caplog: pytest.LogCaptureFi
     with open_server(group.url()) as server:
         (said,) = [text for text in server.check() if "replicas" in text]
         assert "min-replicas-to-write 1" in said
-        with group.servers[0].client() as client:
-            client.config_set("min-replicas-to-write", 1)
+        wanted = {"min-replicas-to-write": 1}
+        with group.servers[0].client() as client, configured(client, wanted):
             assert not [text for text in server.check() if "replicas" in text]
-            client.config_set("min-replicas-to-write", 0)
 
 
 @pytest.mark.servers("newest")

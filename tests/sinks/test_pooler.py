@@ -19,9 +19,8 @@ def pooler(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
     if pgbouncer_binary() is None:
         pytest.skip("NO PgBouncer ON THIS MACHINE: see .ci/run for what to install")
     postgres_server.empty()
-    pooler = PgBouncer(postgres_server)
-    yield pooler
-    pooler.close()
+    with PgBouncer(postgres_server) as pooler:
+        yield pooler
 
 
 def _target(server: DatabaseServer, name: str, value: Any) -> Target:

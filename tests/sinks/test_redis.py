@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+import redis
 import scrapy
 from scrapy.crawler import Crawler
 
@@ -117,41 +118,38 @@ def test_what_json_would_change_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
 @in_a_loop
-async def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
+async def test_key_of_another_type(
+    redis_server: RedisServer, one_client: redis.Redis, kind: str
+) -> None:
     """A key that is something else ends the crawl: at the start, and when it becomes so."""
     given = {"REDISQ_URL": redis_server.url, "REDISQ_ITEMS_TYPE": kind}
-    with redis_server.client() as client:
-        client.set(KEY, "x")
+    one_client.set(KEY, "x")
     with pytest.raises(SinkMismatch, match=f"'{KEY}' is no {kind}: give REDISQ_ITEMS_KEY"):
         async with opened(RedisPipeline, **given):
             pass
-    with redis_server.client() as client:
-        client.delete(KEY)
+    one_client.delete(KEY)
     async with opened(RedisPipeline, **given) as pipeline:
-        with redis_server.client() as client:
-            client.set("other:items", "x")
+        one_client.set("other:items", "x")
         rows = [pipeline.row({"n": 1}, "k")]
         pipeline._target = "other:items"
         with pytest.raises(SinkMismatch, match="REDISQ_ITEMS_TYPE"):
             await pipeline.write(rows)
 
 
-def test_documented_rights(redis_server: RedisServer) -> None:
+def test_documented_rights(redis_server: RedisServer, one_client: redis.Redis) -> None:
     """A user with those of the document can write lists and streams, and none of them is idle."""
     (sentence,) = re.findall(r"restricted rights needs (.*?)\.\n", DOCS.read_text(), re.S)
     named = {name.lower() for name in re.findall(r"`([A-Z]+)`", sentence)}
     url = redis_server.url.replace("://", "://writer:pw@")
-    with redis_server.client() as client:
-        commands = ["-@all", *(f"+{name}" for name in sorted(named))]
-        client.acl_setuser(
-            "writer", enabled=True, passwords=["+pw"], keys=[KEY, "s"], commands=commands
-        )
-        client.config_resetstat()
+    rights = ["-@all", *(f"+{name}" for name in sorted(named))]
+    one_client.acl_setuser(
+        "writer", enabled=True, passwords=["+pw"], keys=[KEY, "s"], commands=rights
+    )
+    one_client.config_resetstat()
     for kind, key in (("list", KEY), ("stream", "s")):
         write(url, [{"n": 1}, {"n": 2}], REDISQ_ITEMS_TYPE=kind, REDISQ_ITEMS_KEY=key)
-    with redis_server.client() as client:
-        called = {name.lower() for name in client.info("commandstats")}
-        client.acl_deluser("writer")
+    called = {name.lower() for name in one_client.info("commandstats")}
+    one_client.acl_deluser("writer")
     assert named <= {name.removeprefix("cmdstat_") for name in called}
 
 
