@@ -1,4 +1,4 @@
-"""Memory: bytes of a request that is queued or leased, and of a URL that has been seen."""
+"""Memory: bytes of a request that is queued, and of a URL that has been seen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.common import Result, Target
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
+from scrapy_redisq.frontier.operations import Enqueue, Finish
 from scrapy_redisq.frontier.outgoing import MAX_OPERATIONS
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
@@ -35,7 +35,7 @@ COLUMNS = ["what", "how many", "bytes each"]
 
 COMPRESSED_ROW = "  list-compress-depth 1"
 DESIGNED = "as designed"
-GROWN = ("at twice that", "most to 3 times")
+GROWN = "most to 3 times"
 
 SEEN = (1_000_000, 10_000_000)
 """Sizes of dupefilters."""
@@ -128,27 +128,26 @@ class Measured(RedisServer):
         bloom = backend == "redisbloom"
         super().__init__(any_server("redis-7"), "--list-compress-depth", str(depth), bloom=bloom)
         self.redis = self.client()
-        self.member = self.worker(0)
+        self._worker = self._join()
         # What is there whatever is queued or seen: scripts, counters.
         self.push([b"first"])
-        for lease in self.exchange(self.member, want=1):
-            self.member.add(Finish(lease.id, "done"))
-        self.exchange(self.member)
+        self._exchange(want=1)
+        self._exchange()
         self._see("before", SeenFilter(backend, ERROR_RATE, 1000), 1)
         self._filter = SeenFilter(backend, ERROR_RATE, capacity)
         self._seen = 0
         self._before = self._used()
 
-    def worker(self, number: int) -> ShardSession:
-        """One more worker; the first one begins the run."""
+    def _join(self) -> ShardSession:
+        """A worker that begins the run."""
         config = FrontierConfig(dupefilter="exact", backend="exact")
-        registration = calls.Registration(f"worker-{number}", 600.0)
+        registration = calls.Registration("worker", 600.0)
         crawl = calls.crawl("run1")
         joined = execute(self.redis, calls.join(SPIDER.name, 0, crawl, config, registration))
         nothing: Any = None
         terms = Terms(SPIDER.name, config, 600, 5, 100, 0)
         run_session = RunSession(nothing, terms, open_server(self.url))
-        return ShardSession(run_session, 0, joined, f"worker-{number}")
+        return ShardSession(run_session, 0, joined, "worker")
 
     def taken(self) -> int:
         """Bytes that were not there before."""
@@ -183,31 +182,23 @@ class Measured(RedisServer):
     def push(self, entries: Iterable[bytes]) -> None:
         """Enqueue into ten slots; without fingerprints, for the dupefilter is weighed by itself."""
         for number, entry in enumerate(entries):
-            self.member.add(Enqueue(f"shop{number % 10}", 0, entry, None))
-            if len(self.member) == MAX_OPERATIONS:
-                self.exchange(self.member)
-        self.exchange(self.member)
+            self._worker.add(Enqueue(f"shop{number % 10}", 0, entry, None))
+            if len(self._worker) == MAX_OPERATIONS:
+                self._exchange()
+        self._exchange()
 
-    def exchange(self, member: ShardSession, want: int = 0) -> list[Lease]:
-        """-> what was claimed."""
+    def _exchange(self, want: int = 0) -> None:
+        """What is claimed is finished with the next one."""
         demand = Demand(True, want, MAX_CLAIMS, {}, most=MAX_CLAIMS)
-        return member.received(execute(self.redis, member.call(want, demand))).leases
+        call = self._worker.call(want, demand)
+        for lease in self._worker.received(execute(self.redis, call)).leases:
+            self._worker.add(Finish(lease.id, "done"))
 
 
 def queued(number: int, content: str, depth: int) -> float:
     """Bytes of a queued request, entry and all that is kept with it."""
     with Measured(depth) as measured:
         measured.push(entries(content, number))
-        return measured.taken() / number
-
-
-def leased(number: int, content: str) -> float:
-    """Bytes of a request that a worker holds, 100 each, the worker itself included."""
-    with Measured() as measured:
-        measured.push(entries(content, number))
-        for worker in range(1, number // MAX_CLAIMS + 1):
-            claimed = measured.exchange(measured.worker(worker), want=MAX_CLAIMS)
-            assert len(claimed) == MAX_CLAIMS
         return measured.taken() / number
 
 
@@ -236,26 +227,25 @@ def seen(number: int, backend: str) -> float:
         return measured.taken() / number
 
 
-def grown(backend: str, number: int, steps: int) -> tuple[float, float]:
-    """Bytes of a URL past the designed size: at twice it, and the most up to three times it."""
+def grown(number: int, backend: str, steps: int) -> float:
+    """The most bytes of a URL past the designed size, up to three times it."""
     with Measured(backend=backend, capacity=number) as measured:
         # Just past it a second layer may have been made.
         looks = [number + number // 200]
         looks += [number + 2 * number * step // steps for step in range(1, steps + 1)]
-        taken = {}
+        most = 0.0
         for size in looks:
             measured.see(size)
-            taken[size] = measured.taken() / size
-        return taken[2 * number], max(taken.values())
+            most = max(most, measured.taken() / size)
+        return most
 
 
 def run(*, quick: bool) -> Result:
     """Weigh everything, two at a time: times play no part here."""
-    number, held, of_peer = (1000, 200, 100) if quick else (300_000, 10_000, 50_000)
+    number, of_peer = (1000, 100) if quick else (300_000, 50_000)
     sizes, looks = ((2_000,), 2) if quick else (SEEN, 20)
     weighed: list[tuple[str, int, Future[float]]] = []
     with ProcessPoolExecutor(2) as pool:
-        past = {each: pool.submit(grown, each, sizes[0], looks) for each in BACKENDS[1:]}
 
         def weigh(what: str, many: int, weight: Callable[..., float], *given: Any) -> None:
             weighed.append((what, many, pool.submit(weight, many, *given)))
@@ -263,18 +253,17 @@ def run(*, quick: bool) -> Result:
         for content in CONTENTS:
             weigh(f"queued: {content}", number, queued, content, 0)
             weigh(COMPRESSED_ROW, number, queued, content, 1)
-            weigh("  leased", held, leased, content)
             weigh("  scrapy-redis, queued", of_peer, queued_by_peer, content)
         for size in sizes:
             for each in BACKENDS:
                 weigh(f"seen, {each}: {size:,}, {DESIGNED}", size, seen, each)
             weigh(f"seen, scrapy-redis: {size:,}, its set", size, seen_by_peer)
-        found = [(what, many, future.result()) for what, many, future in weighed]
-        for each, grew in past.items():
-            what = f"seen, {each}: {sizes[0]:,}"
-            values = zip(GROWN, grew.result(), strict=True)
-            found += [(f"{what}, {when}", sizes[0], value) for when, value in values]
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in found]
+        for each in BACKENDS[1:]:
+            weigh(f"seen, {each}: {sizes[0]:,}, {GROWN}", sizes[0], grown, each, looks)
+        rows = [
+            dict(zip(COLUMNS, (what, many, future.result()), strict=True))
+            for what, many, future in weighed
+        ]
     return Result(
         "memory",
         "Bytes in Redis",
@@ -292,7 +281,7 @@ def run(*, quick: bool) -> Result:
 
 def _targets(rows: list[dict[str, Any]]) -> Iterator[Target]:
     """The goals in bytes, each for the rows that begin and end so."""
-    goals: list[tuple[str, float, str, str | tuple[str, ...]]] = [
+    goals = [
         ("queued request", 115, f"queued: {USUAL}", ""),
         ("queued request, list-compress-depth 1", 25, COMPRESSED_ROW, ""),
         ("seen URL, exact", 10, "seen, exact", DESIGNED),

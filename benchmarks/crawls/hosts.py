@@ -1,4 +1,4 @@
-"""A site of many hosts, each with a limit and a way to answer, and a fleet that crawls it."""
+"""A site of many hosts, each with a limit, and a fleet that crawls it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -47,27 +47,12 @@ LIMITS = (
 with times a tenth as long."""
 
 
-@dataclass(frozen=True)
-class Host:
-    """How a host answers. Times in seconds.
-
-    ``answer``: what an answer takes. ``trouble_at``: from when, after the first request to it, it
-    answers 503 with ``Retry-After: retry_after``, for ``trouble``.
-    """
-
-    answer: float = 0.0
-    trouble_at: float = 0.0
-    trouble: float = 0.0
-    retry_after: int = 0
-
-
 class Hosts(Site):
-    """The site."""
+    """The site. ``seconds``: what answers of each host take."""
 
-    def __init__(self, hosts: Sequence[Host]) -> None:
-        super().__init__(lambda path: None, hosts=len(hosts))
-        self._hosts = {address(number): host for number, host in enumerate(hosts)}
-        self._first: dict[str, float] = {}
+    def __init__(self, seconds: Sequence[float]) -> None:
+        super().__init__(lambda path: None, hosts=len(seconds))
+        self._seconds = {address(number): each for number, each in enumerate(seconds)}
 
     async def listen(self) -> list[asyncio.Server]:
         """Before all processes and other threads where it may, so that times are those of arrival
@@ -77,23 +62,18 @@ class Hosts(Site):
         return await super().listen()
 
     def answer(self, hit: Hit) -> Answer:
-        name = hit.host.partition(":")[0]
-        host = self._hosts[name]
-        since = hit.at - self._first.setdefault(name, hit.at)
-        if host.trouble_at <= since < host.trouble_at + host.trouble:
-            return Answer("later", 503, {"Retry-After": str(host.retry_after)}, host.answer)
-        return Answer("ok", delay=host.answer)
+        return Answer("ok", delay=self._seconds[hit.host.partition(":")[0]])
 
 
-def hosts_of(number: int) -> tuple[list[SlotLimit], list[Host]]:
-    """So many hosts with different limits."""
-    limits, hosts = [], []
+def hosts_of(number: int) -> Iterator[tuple[SlotLimit, float]]:
+    """So many different limits, and what answers of their hosts take."""
     for stretch, (limit, answer) in itertools.islice(itertools.product(STRETCH, LIMITS), number):
-        limits.append(
-            SlotLimit(limit.delay * stretch, limit.concurrency, limit.rate / stretch, limit.burst)
+        delay, rate = limit.delay * stretch, limit.rate / stretch
+        is_slower = limit == SlotLimit(0, limit.concurrency)
+        yield (
+            SlotLimit(delay, limit.concurrency, rate, limit.burst),
+            answer * stretch if is_slower else answer,
         )
-        hosts.append(Host(answer * stretch if limit == SlotLimit(0, limit.concurrency) else answer))
-    return limits, hosts
 
 
 def allowed(limit: SlotLimit, answer: float, seconds: float) -> int:
@@ -127,37 +107,28 @@ class Crawled:
     def of_host(self, host: int) -> list[Hit]:
         return [hit for hit in self.hits if hit.host.startswith(f"{address(host)}:")]
 
-    def shares(self, seconds: float) -> list[float]:
-        """Pages of each host that were asked for within a time, of those that its limits allow."""
+    def fetched(self, seconds: float) -> list[int]:
+        """How many pages of each host were asked for within a time."""
         fetched = {
             (hit.host.partition(":")[0], hit.path)
             for hit in self.hits
             if hit.status == 200 and hit.at < self.began + seconds
         }
         in_time = Counter(host for host, _ in fetched)
-        return [in_time[address(host)] / pages for host, pages in enumerate(self.pages)]
-
-    def share(self, seconds: float, hosts: range | None = None) -> float:
-        """The same of some hosts together."""
-        shares = self.shares(seconds)
-        chosen = hosts or range(len(self.pages))
-        got = sum(shares[host] * self.pages[host] for host in chosen)
-        return got / sum(self.pages[host] for host in chosen)
+        return [in_time[address(host)] for host in range(len(self.pages))]
 
 
 def crawl(
     server: RedisServer,
-    limits: Sequence[SlotLimit],
-    hosts: Sequence[Host],
+    hosts: Sequence[tuple[SlotLimit, float]],
     *,
     seconds: float,
     workers: int,
     kill_every: float = 0.0,
 ) -> Crawled:
     """Let a fleet fetch from each host what its limits allow in the time."""
-    pages = [
-        allowed(limit, host.answer, seconds) for limit, host in zip(limits, hosts, strict=True)
-    ]
+    limits, answers = zip(*hosts, strict=True)
+    pages = [allowed(limit, answer, seconds) for limit, answer in hosts]
     slots = {
         address(host): {
             "delay": limit.delay,
@@ -171,7 +142,7 @@ def crawl(
     killed: set[str] = set()
     chance = random.Random(6)
     with (
-        Hosts(hosts) as site,
+        Hosts(answers) as site,
         Fleet(server, workers, variant=REDISQ_EXACT, spider="polite", settings=settings) as fleet,
     ):
         began = time.monotonic()
