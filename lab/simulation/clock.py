@@ -41,17 +41,13 @@ class VirtualClock:
         self.now += TICK
         return self.now
 
-    def _pid(self) -> int:
-        worker = WORKER.get()
-        return 1_000 + (worker.number if worker else 0)
-
     def install(self, seed: int) -> None:
         """Take the place of time and randomness for the rest of the process."""
         _installed[:] = [self]
         chance = random.Random(f"os {seed}")
         random.seed(seed)
         random._urandom = os.urandom = chance.randbytes  # type: ignore[attr-defined]
-        os.getpid = self._pid
+        os.getpid = lambda: 1_000 + (worker.number if (worker := WORKER.get()) else 0)
 
 
 _installed: list[VirtualClock] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from lab.simulation.clock import BOOTED
 from lab.simulation.plan import FAULTS
@@ -55,7 +56,7 @@ UNSETTLING = (
 when it is fetched once more, twice as often."""
 
 
-def fetches(world: World) -> list[str]:
+def fetches(world: World) -> Iterator[str]:
     """What was fetched without a reason, and of whom leases were void without one."""
     unsettled = sum(UNSETTLING.count(one.kind) for one in world.happened)
     voids = _voids(world)
@@ -63,31 +64,30 @@ def fetches(world: World) -> list[str]:
     resumed = [at for slot, at in world.people.resumed if slot]
     anew = sum(world.faults.near(("host_away",), at) for at in resumed)
     unsettled += UNSETTLING.count("host_away") * anew
-    problems = _pages(world, unsettled) + _robots(world, unsettled) + _at_once(world, voids)
+    yield from _pages(world, unsettled)
+    yield from _robots(world, unsettled)
+    yield from _at_once(world, voids)
     if world.network.largest > MAX_BYTES * 1.2:
-        problems.append(f"an exchange of {world.network.largest} bytes")
+        yield f"an exchange of {world.network.largest} bytes"
     if world.network.largest_reply > MOST_BYTES * 1.5:
-        problems.append(f"a reply of {world.network.largest_reply} bytes")
+        yield f"a reply of {world.network.largest_reply} bytes"
     # One that holds nothing may find the run completed by others.
     early = [one for one in voids if one[0] < world.completed_at]
     if void := [one for one in early if not _may_be_void(world, one[0])]:
-        problems.append(f"taken for dead: {void[:5]}")
-    return problems
+        yield f"taken for dead: {void[:5]}"
 
 
-def _pages(world: World, unsettled: int) -> list[str]:
+def _pages(world: World, unsettled: int) -> Iterator[str]:
     most_again = Counter[str]()
     for name, hits in world.site.hits.items():
         if not name.startswith("robots") and not any(one in name for one in OFTEN):
             most_again[name] = max(0, hits - _expected(world, name))
     again, most = most_again.total(), most_again.most_common(5)
     allowed = world.voided + _given_back(world)
-    problems = []
     if again > allowed:
-        problems.append(f"doubled: {again} fetches more, {allowed:.0f} allowed: {most}")
+        yield f"doubled: {again} fetches more, {allowed:.0f} allowed: {most}"
     if most and most[0][1] > 2 * (unsettled + 1):
-        problems.append(f"doubled: {most}, for {unsettled} reasons")
-    return problems
+        yield f"doubled: {most}, for {unsettled} reasons"
 
 
 def _expected(world: World, name: str) -> int:

@@ -9,32 +9,26 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
-from lab.servers import RedisServer, any_server
+from lab.servers import Closed, RedisServer, any_server
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-class Zygote:
+class Zygote(Closed):
     """One of them, with a Redis of its own, for the project in ``folder``. Addresses are not
     random, nor is the environment: what is ordered by them would be another one each time."""
 
     def __init__(self, folder: Path = ROOT) -> None:
         self._server = RedisServer(any_server("redis-7"), "--save", "3600", "1000000000")
         fixed = ["setarch", "-R"] if shutil.which("setarch") else []
+        module = [sys.executable, "-m", "lab.simulation.zygote"]
         self._process = subprocess.Popen(
-            [
-                *fixed,
-                sys.executable,
-                "-m",
-                "lab.simulation.zygote",
-                str(self._server.folder / "redis.sock"),
-            ],
+            [*fixed, *module, str(self._server.folder / "redis.sock")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -67,16 +61,6 @@ class Zygote:
         self._server.close()
 
 
-@contextmanager
-def zygote(folder: Path = ROOT) -> Iterator[Zygote]:
-    """One, as long as it is needed."""
-    one = Zygote(folder)
-    try:
-        yield one
-    finally:
-        one.close()
-
-
 def crawl_all(
     tasks: Iterable[dict[str, Any]],
     told: Callable[[dict[str, Any], Zygote], bool],
@@ -88,14 +72,13 @@ def crawl_all(
     than to let the kernel move them about."""
     left = iter(tasks)
     lock = threading.Lock()
-    failed: Queue[BaseException] = Queue()
     ended = threading.Event()
 
     def work(core: int) -> None:
         try:
             if cores is not None:
                 os.sched_setaffinity(0, {core})  # of this thread, and of what it starts
-            with zygote(folder) as mine:
+            with Zygote(folder) as mine:
                 while not ended.is_set():
                     with lock:
                         task = next(left, None)
@@ -104,24 +87,20 @@ def crawl_all(
                     result = mine.crawl(task)
                     with lock:
                         if not told(result, mine):
-                            ended.set()
-        except BaseException as error:
-            ended.set()
-            failed.put(error)
+                            return
+        finally:
+            ended.set()  # all tasks are taken, or somebody wants no more
 
     # A container may have some of the machine's; macOS tells none.
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     numbers = cores or range(os.cpu_count() or 1)
-    threads = [threading.Thread(target=work, args=(one,)) for one in numbers]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    finally:
-        ended.set()  # on Ctrl-C, too
-    if not failed.empty():
-        raise failed.get()
+    with ThreadPoolExecutor(len(numbers)) as threads:
+        working = [threads.submit(work, one) for one in numbers]
+        try:
+            for each in working:
+                each.result()
+        finally:
+            ended.set()  # on Ctrl-C, too
 
 
 def shortened(one: Zygote, task: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

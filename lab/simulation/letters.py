@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 NEVER_STORED = ("?hidden", "?moved", "?deeper", "?shared", "?own", "?side", "robots.txt")
 """In names of requests that stay in their process, or are of none."""
 
+REFUSED = ("budget", "deliveries")
+"""Reasons of a page's dead letter by which nothing that it asks for is there."""
+
 
 class Letter(NamedTuple):
     """``is_page``: not one of the other requests that have the URL of a page."""
@@ -40,20 +43,19 @@ def dead_letters(world: World) -> list[Letter]:
 
 def refused_pages(world: World, letters: list[Letter]) -> set[int]:
     """Pages that a budget has refused, or whose workers have died too often: also of others."""
-    reasons = ("budget", "deliveries")
-    refused = [letter for letter in letters if letter.reason in reasons and letter.is_page]
+    refused = [letter for letter in letters if letter.reason in REFUSED and letter.is_page]
     numbers = {int(letter.url.rpartition("/")[2]) for letter in refused}
     # One that was done before its server lost that had asked for what others then did not.
     return world.site.led_to(numbers) if world.losses else numbers
 
 
-def over_budgets(world: World, letters: list[Letter]) -> list[str]:
+def over_budgets(world: World, letters: list[Letter]) -> Iterator[str]:
     """A host gets no more than its budget, nor a page; and nothing is refused without need."""
-    problems = [*_of_hosts(world, letters), *_of_pages(world, letters)]
+    yield from _of_hosts(world, letters)
+    yield from _of_pages(world, letters)
     any_budget = {"slot_budget", "page_budget"} & world.plan.features
     if not any_budget and any(letter.reason == "budget" for letter in letters):
-        problems.append("refused: for no budget")
-    return problems
+        yield "refused: for no budget"
 
 
 def _of_hosts(world: World, letters: list[Letter]) -> Iterator[str]:

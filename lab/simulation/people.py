@@ -28,12 +28,13 @@ class Waits(Exception):
 class People:
     """``pushed``: numbers of what was pushed. ``pauses``: (slot or "", from when, until when).
     ``resumed``: (slot or "", when a server was told). ``ended``: (when, URL of a request that came
-    again, how many of it waited). ``requeued``: how many dead letters."""
+    again, how many of it waited). ``requeued``: how many dead letters.
+    ``busy``: what they go on with."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._said: dict[str, Callable[[Frontier], Any]] = {}
-        self._busy: set[asyncio.Task[None]] = set()
+        self.busy: set[asyncio.Task[None]] = set()
         self._paused: set[str] = set()
         self.pushed = self.requeued = 0
         self.pauses: list[tuple[str, float, float]] = []
@@ -44,10 +45,6 @@ class People:
     @staticmethod
     def _sleep(seconds: float) -> None:
         raise Waits
-
-    @property
-    def are_busy(self) -> bool:
-        return bool(self._busy)
 
     async def pause(self, slot: str, seconds: float) -> None:
         """Pause a slot, or the crawl, for so long, unless it is paused."""
@@ -82,7 +79,7 @@ class People:
         """Delete the frontier, whoever works on it; but not on an old primary."""
 
         def reset(frontier: Frontier) -> None:
-            if self._world.network.is_split:
+            if self._world.network.split:
                 raise Waits
             frontier.reset(force=True)
 
@@ -113,8 +110,8 @@ class People:
 
     def _begin(self, action: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(action)
-        self._busy.add(task)
-        task.add_done_callback(self._busy.discard)
+        self.busy.add(task)
+        task.add_done_callback(self.busy.discard)
 
     async def tell(self, what: str) -> None:
         """Tell all workers something."""

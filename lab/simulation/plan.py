@@ -154,7 +154,6 @@ class Plan:
     masters: int = 0
     replicas: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
-    traced: frozenset[str] = frozenset()
 
     def smaller(self, *, pages: int | None = None, without: frozenset[str] = frozenset()) -> Plan:
         """The same with so many pages, without features of these names, and faults of these

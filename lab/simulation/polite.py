@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
+from collections.abc import Iterator
 
 from lab.simulation.clock import BOOTED
 from lab.simulation.faults import LOSING, TAKEN_FOR_DEAD
@@ -23,7 +23,6 @@ WORDLESS = (*TAKEN_FOR_DEAD, "kill", "clock")
 FORGETTING = (*LOSING, "lost_script", "reset")
 """Faults by which a server forgets what it was told."""
 
-
 STARVED = 6.0
 """Virtual seconds for which nothing begins at a host that has a link to be followed, while less
 than half of the downloads go on that one worker may have."""
@@ -35,10 +34,10 @@ WAITING = {
 """Features by which a host waits for something else."""
 
 
-def rudeness(world: World) -> list[str]:
+def rudeness(world: World) -> Iterator[str]:
     """Limits that were not kept, and hosts that were not left alone."""
     world.look_at_limits()
-    problems = list(world.older_limits)
+    yield from world.older_limits
     for host, own in world.site.begun.items():
         begun = sorted([*own, *world.site.rivals[host]])
         if "limits" in world.plan.features and "old_limits" not in world.plan.features:
@@ -49,26 +48,28 @@ def rudeness(world: World) -> list[str]:
                 if later - sooner < DELAY * TOLERANCE and not _is_forgotten(world, later)
             ]
             if close:
-                problems.append(f"rude: {len(close)} gaps at {host}: {close[:5]}")
+                yield f"rude: {len(close)} gaps at {host}: {close[:5]}"
         if "rate" in world.plan.features and host == "h0.sim":
             for known in _between_losses(world, begun):
-                problems += _rate(host, known)
+                yield from _rate(host, known)
     pressed = [one for one in world.site.pressed if not _is_resumed(world, *one, 1.1)]
     if pressed := [one for one in pressed if not world.faults.near(WORDLESS, one[0])]:
-        problems.append(f"rude: to hosts that are away, at {pressed[:5]}")
+        yield f"rude: to hosts that are away, at {pressed[:5]}"
     anew = (*WORDLESS, "reset", "requeue")
     hasty = [one for one in world.site.hasty if not world.faults.near(anew, one[0] - BOOTED)]
     if hasty and not world.has_forgotten:  # another request of its name may be tried meanwhile
-        problems.append(f"rude: tried again too soon: {hasty[:5]}")
-    return problems + _concurrency(world) + _retry_after(world) + _paused(world) + _starved(world)
+        yield f"rude: tried again too soon: {hasty[:5]}"
+    yield from _concurrency(world)
+    yield from _retry_after(world)
+    yield from _paused(world)
+    yield from itertools.islice(_starved(world), 5)
 
 
-def _starved(world: World) -> list[str]:
+def _starved(world: World) -> Iterator[str]:
     """Hosts at which nothing began for long while there was a link to be followed, and no fault."""
     plan, site = world.plan, world.site
     if plan.settings["REDISQ_SCHEDULING"] == "priority" or plan.features & WAITING:
-        return []
-    problems = []
+        return
     log = [(at - BOOTED, host, name) for at, host, name, _ in site.log]
     # A shard keeps what a dead worker had sent to others for so long.
     settled = plan.settings["REDISQ_LEASE_TTL"] + 3.0 + (REWIND + HOLD) * (plan.masters > 1)
@@ -81,14 +82,12 @@ def _starved(world: World) -> list[str]:
         others = sum(since <= at < until for at, *_ in log)
         places = plan.settings["CONCURRENT_REQUESTS"] * (until - since)
         if until - since > STARVED and others * SLOWEST < places / 2:
-            problems.append(f"starved: nothing began at {host} from {since:.2f} to {until:.2f} s")
-    return problems[:5]
+            yield f"starved: nothing began at {host} from {since:.2f} to {until:.2f} s"
 
 
-def _paused(world: World) -> list[str]:
+def _paused(world: World) -> Iterator[str]:
     """Within a second all know of it. A reset forgets what was paused. Callbacks of a crawl that is
     paused go on."""
-    problems = []
     for slot, start, end in world.people.pauses:
         if world.faults.near(FORGETTING, start, end):
             continue
@@ -104,8 +103,7 @@ def _paused(world: World) -> list[str]:
             and not world.faults.near(TAKEN_FOR_DEAD, at - BOOTED)
         ]
         if begun:
-            problems.append(f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}")
-    return problems
+            yield f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}"
 
 
 def _between_losses(world: World, begun: list[float]) -> list[list[float]]:
@@ -129,23 +127,21 @@ def _rate(host: str, begun: list[float]) -> list[str]:
 
 def _concurrency(world: World) -> list[str]:
     """Who is taken for dead, or of whom the server forgot, does not count."""
-    most: dict[str, float] = defaultdict(
-        lambda: WIDE if "wide" in world.plan.features else math.inf
-    )
-    if "narrow" in world.plan.features:
-        most["h1.sim"] = 1
-    crowded = [one for one in world.site.crowded if one[2] >= most[one[1]]]
+    most = WIDE if "wide" in world.plan.features else math.inf
+    narrow = {"h1.sim": 1} if "narrow" in world.plan.features else {}
+    forgotten = (*TAKEN_FOR_DEAD, "clock", "reset")
     crowded = [
-        one for one in crowded if not world.faults.near((*TAKEN_FOR_DEAD, "clock", "reset"), one[0])
+        (at, host, number)
+        for at, host, number in world.site.crowded
+        if number >= narrow.get(host, most) and not world.faults.near(forgotten, at)
     ]
     return [f"rude: too many downloads at once: {crowded[:5]}"] if crowded else []
 
 
-def _retry_after(world: World) -> list[str]:
+def _retry_after(world: World) -> Iterator[str]:
     """Within a second all know of it. A reset forgets it."""
     if "retry_after" not in world.plan.features:
-        return []
-    problems = []
+        return
     for at, host in world.site.sent_away:
         if world.faults.near((*WORDLESS, "reset"), at - BOOTED, at - BOOTED + RETRY_AFTER):
             continue
@@ -156,8 +152,7 @@ def _retry_after(world: World) -> list[str]:
             and not _is_resumed(world, begun - BOOTED, host, begun - at)
         ]
         if close:
-            problems.append(f"rude: {host} said Retry-After at {at - BOOTED:.2f}; {close[:5]}")
-    return problems
+            yield f"rude: {host} said Retry-After at {at - BOOTED:.2f}; {close[:5]}"
 
 
 def _is_resumed(world: World, moment: float, host: str, seconds: float) -> bool:

@@ -70,7 +70,6 @@ end."""
 FATES = ("request_lost", "reply_lost", "late", "doubled")
 """What may become of a request; the worker hears nothing, or of ``doubled`` one reply."""
 
-
 META = "redisq:{sim:0}:meta"
 """Of shard 0, which keeps the state of the run."""
 

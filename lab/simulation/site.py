@@ -21,7 +21,6 @@ RATE, BURST = 2.5, 2
 RETRY_AFTER = 2
 """Seconds for which a host asks to be left alone."""
 
-
 RETRY_TIMES = 2
 
 RETRY_DELAY, LONGER_DELAY = 0.2, 2
@@ -248,11 +247,7 @@ class Site:
 
     def _has_several(self, name: str) -> bool:
         """Several requests of one name may be there."""
-        if (
-            "?side" in name
-            or '.same"' in name
-            or name.partition("?")[2].startswith(("shared", "own"))
-        ):
+        if '.same"' in name or name.partition("?")[2].startswith(("side", "shared", "own")):
             return True
         number = re.match(r"\d*", name)[0]  # type: ignore[index]
         return number != "" and (

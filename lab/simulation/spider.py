@@ -80,7 +80,6 @@ class SimulatedSpider(scrapy.Spider):
                     cb_kwargs={"n": n},
                     dont_filter=True,
                 )
-
         if "recurs" in features:
             yield self.recurring(0)
         if "own_starts" in features:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Iterable, Iterator
 
 from lab.simulation.clock import BOOTED, EPOCH
 from lab.simulation.faults import LOSING
 from lab.simulation.fetches import CLOSING, DEAD_FETCHER, LEFT_TO_DO, UNHEARD, VOIDING, fetches
-from lab.simulation.letters import Letter, dead_letters, over_budgets, refused_pages
+from lab.simulation.letters import REFUSED, Letter, dead_letters, over_budgets, refused_pages
 from lab.simulation.plan import EVERY, FAULTS, LINES, MAX_IDLE, RECURRING, SEEN_TTL
 from lab.simulation.polite import TOLERANCE, rudeness
 from lab.simulation.server import SimulatedServer
@@ -54,22 +55,16 @@ SLACK = 30.0
 """Virtual seconds from one page, fault or start of a worker to the next one, and to the end, beside
 the lease TTL."""
 
-REFUSED = ("budget", "deliveries")
-"""Reasons of a page's dead letter by which nothing that it asks for is there."""
-
-
-def _needs_reset(error: BaseException | None) -> bool:
-    """A shard has lost the run, or shards do not agree on which is the last one."""
-    return isinstance(error, ShardLost) or type(error) is FrontierError
-
 
 def judge(world: World) -> list[str]:
     """What does not hold, in words; empty: all is well."""
     problems = list(world.problems)
     if any(problem.startswith("hang") for problem in problems):
         return problems
-    # Without a shard's run nobody can go on, and each worker says so: the frontier is to be reset.
-    told = [one.started_at for one in world.workers if _needs_reset(one.error)]
+    # Where a shard has lost the run, or shards do not agree on which is the last one, nobody can go
+    # on, and each worker says so: the frontier is to be reset.
+    needs_reset = (ShardLost, FrontierError)
+    told = [one.started_at for one in world.workers if type(one.error) in needs_reset]
     # The run looks older than it is, or is older than what a server may lose of it. Or shard 0 has
     # lost it, and its clock has gone back: what it begins is older than what others have.
     by_age = world.lost_run and (world.met["clock"] or min(told, default=0.0) > REWIND)
@@ -79,18 +74,10 @@ def judge(world: World) -> list[str]:
     if world.met["damage"]:
         problems += _said(world, _items(world, [*letters, *world.former_letters]))
     else:
-        problems += (
-            _items(world, letters)
-            + _twice(world)
-            + fetches(world)
-            + _named(world)
-            + _redis(world)
-            + rudeness(world)
-        )
-        problems += (
-            _ends(world, letters) + over_budgets(world, letters) + _recurring(world, letters)
-        )
-        problems += _sessions(world) + _rotation(world)
+        for by_letters in (_items, _ends, over_budgets, _recurring):
+            problems += by_letters(world, letters)
+        for rule in (_twice, fetches, _named, _redis, rudeness, _sessions, _rotation):
+            problems += rule(world)
     problems += _workers(world)
     last = max([world.last_fault, *(at - BOOTED for at, *_ in world.site.log[-1:])])
     bound = SLACK + 3 * world.plan.settings["REDISQ_LEASE_TTL"]
@@ -126,10 +113,9 @@ def _longest_stall(world: World) -> tuple[float, float]:
     return max(((end - start, start) for start, end in itertools.pairwise(moments)), default=(0, 0))
 
 
-def _calm(world: World) -> list[str]:
+def _calm(world: World) -> Iterator[str]:
     """Where nothing goes wrong all end soon, and nobody begins what has ended."""
     features, masters = world.plan.features, world.plan.masters
-    problems = []
     # A handler of spider_idle whose request is refused is asked again after five seconds, when no
     # server can lose that any more; it may be one worker's after the other's.
     again = 5.0 + NO_REPLICA * (masters > 1)
@@ -145,10 +131,10 @@ def _calm(world: World) -> list[str]:
     ]
     late = world.closed_at - max(begun)
     if late > bound and not features & {"keep_alive", "refused_rows", "lines", "recurs"}:
-        problems.append(f"slow: nothing was done in the last {late:.1f} s")
+        yield f"slow: nothing was done in the last {late:.1f} s"
     young = [one for one in world.workers if one.started_at > world.run_ended_at + AGE * TOLERANCE]
     if len(world.network.begun) > 1 and not (young or _begins_anew(world)):
-        problems.append(f"{len(world.network.begun)} runs of one crawl")
+        yield f"{len(world.network.begun)} runs of one crawl"
     stats = [one.crawler.stats.get_stats() for one in world.workers]
     last = [of_last for of_last in stats if "redisq/last_worker" in of_last]
     ends_once = "sees_end" in features and not features & {"keep_alive", "latecomer", "lines"}
@@ -157,16 +143,15 @@ def _calm(world: World) -> list[str]:
     runs = len(world.network.begun)
     ended = 1 if _begins_anew(world) else runs - came  # others may have been left as they were
     if ends_once and not ended <= len(last) <= runs:
-        problems.append(f"end: {len(last)} workers were the last one")
+        yield f"end: {len(last)} workers were the last one"
     for name in ("response_received_count", "item_scraped_count") if len(last) == 1 else ():
         fleet = last[0].get(f"redisq/fleet/{name}", last[0].get(name, 0))
         each = [one.get(name, 0) for one in stats]
         if fleet != sum(each) and len(world.network.begun) == 1:
-            problems.append(f"stats: {name} of the fleet is {fleet}, of its workers {each}")
-    return problems
+            yield f"stats: {name} of the fleet is {fleet}, of its workers {each}"
 
 
-def _ends(world: World, letters: list[Letter]) -> list[str]:
+def _ends(world: World, letters: list[Letter]) -> Iterator[str]:
     """Nobody closes as finished while something is left. Not asked where a key is damaged: what is
     lost then is lost for all, see `_said`."""
     letters = [*letters, *world.former_letters]
@@ -176,7 +161,6 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
     refuses = {"slot_budget", "page_budget"} & world.plan.features or world.met["kill"]
     anew = _begins_anew(world) or world.lost_run
     is_forgotten = anew and len(world.network.begun) > 1 and refuses
-    problems = []
     for at, number, missing in world.early:
         if world.faults.near(LEFT_TO_DO, at - CLOSING, at):
             continue
@@ -193,18 +177,17 @@ def _ends(world: World, letters: list[Letter]) -> list[str]:
             and not (key.partition(".")[0].isdecimal() and int(key.partition(".")[0]) in excused)
         }
         if left and not is_forgotten:
-            problems.append(f"early: w{number} closed as finished without {sorted(left)[:8]}")
+            yield f"early: w{number} closed as finished without {sorted(left)[:8]}"
     started = [
         one
         for one in world.left_starting
         if not world.faults.near(VOIDING, one[0] - CLOSING, one[0])
     ]
     if started:
-        problems.append(f"early: closed as finished while others start: {started[:5]}")
-    return problems
+        yield f"early: closed as finished while others start: {started[:5]}"
 
 
-def _items(world: World, letters: list[Letter]) -> list[str]:
+def _items(world: World, letters: list[Letter]) -> Iterator[str]:
     if "REDISQ_KEEP_SEEN" in world.plan.settings:  # nobody asks again for a page of a former run
         letters = [*letters, *world.former_letters]
     keys, dead = world.site.expected(refused_pages(world, letters))
@@ -224,27 +207,25 @@ def _items(world: World, letters: list[Letter]) -> list[str]:
     explaining = explained | _explaining(letters)
     explained |= {letter.url for letter in letters}
     told = [(letter.url, letter.reason) for letter in letters[:9]]
-    problems = []
     missing = {key for key in keys - set(world.table) if not _is_explained(world, key, explaining)}
     if missing:
-        problems.append(f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {told}")
+        yield f"lost: {len(missing)} items, {sorted(missing)[:8]}; letters: {told}"
     tries = {key: most for key, most in world.site.rows_of_tries.items() if key in keys - missing}
     few = [key for key in tries if len(world.rows[key]) < tries[key] and not world.lost_run]
     if few := [key for key in few if not _is_explained(world, key, explaining)]:
-        problems.append(f"lost: rows of {few[:8]}, which each try has asked for")
+        yield f"lost: rows of {few[:8]}, which each try has asked for"
     elsewhere = ("idle", "pushed", "line", "every", "period")
     more = {key for key in set(world.table) - possible if not key.startswith(elsewhere)}
     if more:
-        problems.append(f"items of nowhere: {sorted(more)[:8]}")
+        yield f"items of nowhere: {sorted(more)[:8]}"
     requests = {number: world.site.requests_of(number) for number in dead}
     if unsaid := [number for number in requests if not requests[number] & explained]:
-        problems.append(f"no dead letter of {unsaid[:8]}; letters: {told}")
+        yield f"no dead letter of {unsaid[:8]}; letters: {told}"
     allowed = {"retries", "spider_error", "item_error", "download"}
     bad = {url for number in may_be_dead for url in world.site.requests_of(number)}
     for letter in letters:
         if letter.reason in allowed and letter.url not in bad:
-            problems.append(f"a dead letter of a good page: {letter.url} ({letter.reason})")
-    return problems
+            yield f"a dead letter of a good page: {letter.url} ({letter.reason})"
 
 
 def _twice(world: World) -> list[str]:
@@ -294,7 +275,7 @@ def _lines(world: World) -> set[str]:
     return {f"line{n}" for n in range(LINES)} if is_fed else set()
 
 
-def _said(world: World, problems: list[str]) -> list[str]:
+def _said(world: World, problems: Iterable[str]) -> list[str]:
     """Of what is lost with a key it must have been said that it is missing."""
     corrupt = any("frontier_corrupt" in event for event in world.events)
     return [one for one in problems if one.startswith("lost") and not corrupt]
@@ -331,19 +312,17 @@ def _named(world: World) -> list[str]:
     return [f"{runs} runs of one name"] if is_named and runs > 1 and not world.lost_run else []
 
 
-def _recurring(world: World, letters: list[Letter]) -> list[str]:
+def _recurring(world: World, letters: list[Letter]) -> Iterator[str]:
     """What comes again waits once, whatever has happened, and comes when its interval is over:
     looked at where nothing else is left to do. If one of several shards has lost the run, another
     one goes on with what it has of it, and the new run asks for that once more."""
     if world.lost_run and world.plan.masters > 1:
-        return []
-    problems = [
-        f"doubled: {url} comes again {number} times, at {at:.2f} s"
-        for at, url, number in world.people.ended
-        if number > 1
-    ]
+        return
+    for at, url, number in world.people.ended:
+        if number > 1:
+            yield f"doubled: {url} comes again {number} times, at {at:.2f} s"
     if world.calm is None:
-        return problems
+        return
     since, until = world.calm
     letters = [*letters, *world.former_letters]
     ends = "period", RECURRING[0]  # the page that asks for them, too
@@ -353,7 +332,7 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
             times = [at - BOOTED for at, _, name, _ in world.site.log if key in name]
             times = [at for at in times if since <= at < until]
             if not 1 <= len(times) <= 2:
-                problems.append(f"period: {key} at {times}, from {since:.2f} to {until:.2f} s")
+                yield f"period: {key} at {times}, from {since:.2f} to {until:.2f} s"
     for key in RECURRING:
         if any(one.url.endswith(f"?{key}") for one in letters):
             continue
@@ -362,8 +341,7 @@ def _recurring(world: World, letters: list[Letter]) -> list[str]:
         gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
         late = LATE + DEAD_FETCHER * ("robots" in world.plan.features)
         if min([EVERY, *gaps[1:-1]]) < EVERY * TOLERANCE or max(gaps) > EVERY + late:
-            problems.append(f"recurring: {key} at {[round(at, 2) for at in times[1:-1]]}")
-    return problems
+            yield f"recurring: {key} at {[round(at, 2) for at in times[1:-1]]}"
 
 
 def _sessions(world: World) -> list[str]:
@@ -376,13 +354,12 @@ def _sessions(world: World) -> list[str]:
     ]
 
 
-def _rotation(world: World) -> list[str]:
+def _rotation(world: World) -> Iterator[str]:
     """A URL is known for at least one TTL, and for less than two."""
     unsettling = {"clock", "reset", "lost_script", "restart", *LOSING}
     if world.rotated is None or unsettling & world.met.keys():
-        return []
+        return
     at, late = world.rotated
-    problems = []
     for server in world.network.primaries:
         for key in server.redis.keys("redisq:{sim*:meta"):
             generation, older, due = server.redis.hmget(key, "generation", "older", "rotates")
@@ -390,10 +367,9 @@ def _rotation(world: World) -> list[str]:
                 continue
             left = int(due) / 1e6 - EPOCH - at
             if left > SEEN_TTL * (1.0 if world.has_forgotten else 1 - late) + LONGEST:
-                problems.append(f"{key.decode()}: rotates {left:.0f} s after {at:.2f} s")
+                yield f"{key.decode()}: rotates {left:.0f} s after {at:.2f} s"
             if world.has_forgotten and older and _began(older) < at:
-                problems.append(f"{key.decode()}: knows of {older} after {late} TTLs")
-    return problems
+                yield f"{key.decode()}: knows of {older} after {late} TTLs"
 
 
 def _began(generation: bytes | None) -> float:
@@ -402,8 +378,7 @@ def _began(generation: bytes | None) -> float:
     return int(at) / 1e6 - EPOCH if dot else -math.inf
 
 
-def _workers(world: World) -> list[str]:
-    problems = []
+def _workers(world: World) -> Iterator[str]:
     # One that was frozen, cut off or unheard may come back when another run has begun.
     unheard = any(map(world.met.get, ("freeze", "cut", "messages", "failover")))
     may_be_lost = world.lost_run or (len(world.network.begun) > 1 and unheard)
@@ -415,7 +390,7 @@ def _workers(world: World) -> list[str]:
             continue
         same = worker.run == world.network.first.run and worker.run not in theirs
         if worker.is_strange and worker.reason and not worker.error and same:
-            problems.append(f"w{worker.number} has joined a crawl with other arguments")
+            yield f"w{worker.number} has joined a crawl with other arguments"
         if strangers and isinstance(worker.error, ConfigurationMismatch):
             continue
         told = isinstance(worker.error, FrontierCorrupt) or worker.reason in DAMAGED
@@ -431,21 +406,18 @@ def _workers(world: World) -> list[str]:
             "frontier_lost": may_be_lost,
         }
         if worker.error is not None:
-            problems.append(f"w{worker.number} ended with {worker.error!r}")
+            yield f"w{worker.number} ended with {worker.error!r}"
         elif not reasons.get(worker.reason):
-            problems.append(f"w{worker.number} closed with {worker.reason!r}")
-    return problems
+            yield f"w{worker.number} closed with {worker.reason!r}"
 
 
-def _redis(world: World) -> list[str]:
+def _redis(world: World) -> Iterator[str]:
     # Of one whose worker dies nobody knows that it is foreign: its bytes may say that it was
     # delivered too often.
     foreign = world.met["foreign_entry"]
-    problems = [
-        f"{key}: created {created}, finished {finished}"
-        for key, (created, finished) in world.network.counts().items()
-        if not created <= finished <= created + foreign
-    ]
+    for shard, (created, finished) in world.network.counts().items():
+        if not created <= finished <= created + foreign:
+            yield f"{shard}: created {created}, finished {finished}"
     for server in world.network.primaries:
         keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
@@ -457,9 +429,8 @@ def _redis(world: World) -> list[str]:
         if world.met["quiet"] or world.met["told_to_stop"]:  # which is kept for a worker's return
             may = may | {"worker"}
         if left := kinds - LEFT - may:
-            problems.append(f"left in Redis: {sorted(left)}")
-        problems += _seen(server)
-    return problems
+            yield f"left in Redis: {sorted(left)}"
+        yield from _seen(server)
 
 
 def _seen(server: SimulatedServer) -> list[str]:

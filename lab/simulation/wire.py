@@ -64,12 +64,6 @@ class Wire:
         if kind == b"%":
             flat = self._values(2 * int(rest))
             return dict(zip(flat[::2], flat[1::2], strict=True))
-        if kind == b"~":
-            return set(self._values(int(rest)))
-        if kind == b",":
-            return float(rest)
-        if kind == b"#":
-            return rest == b"t"
         raise redis.ConnectionError(f"the simulation understands no {line!r}")
 
 

@@ -43,7 +43,6 @@ SETTINGS: dict[str, Any] = {
     "LOG_LEVEL": "INFO",
 }
 
-
 WIDE = 2
 """Downloads at each host at a time, if there is a limit."""
 
@@ -114,13 +113,11 @@ def copied(settings: BaseSettings) -> BaseSettings:
 
 
 class Log(logging.Handler):
-    """What workers log, as events."""
+    """What workers log, as events: from here on nobody else is told."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)
         self._world = world
-
-    def install(self) -> None:
         root = logging.getLogger()
         root.handlers[:] = [self]
         root.setLevel(logging.WARNING)

@@ -82,6 +82,7 @@ class World:
 
     plan: Plan
     server_path: str
+    is_traced: bool = False
     clock: VirtualClock = field(default_factory=VirtualClock)
     events: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -137,7 +138,7 @@ class World:
         time.process_time = lambda: 1.0
         report._MEMORY = Path("/dev/null")
         doubt.END, doubt.LAST = END, LAST
-        Log(self).install()
+        Log(self)
         plan = self.plan
         self.network = Network(
             self.server_path, plan.masters, plan.replicas, self.clock, self.chance
@@ -145,7 +146,7 @@ class World:
         self.network.install()
         self.network.run_is_complete = self._run_is_complete
         self.faults = Faults(self)
-        if "trace" in plan.traced:
+        if self.is_traced:
             self.network.trace = self.say
         self.network.latency = self.chance.choice([0.0002, 0.002, 0.02])
         loop = VirtualLoop(self.clock)
@@ -471,18 +472,16 @@ class World:
         return self.network.first.state == b"complete"
 
     def _is_over(self) -> bool:
-        started = len(self.workers) >= len(self.plan.workers)
         if not all(rival.is_over for rival in self.rivals) or self.clock.now < self._late_at + 0.01:
             return False
-        if not started or self.alive() or any(one.away for one in self.network.primaries):
+        if len(self.workers) < len(self.plan.workers) or self.alive():
             return False
-        if self.network.is_split:  # what the old primary was told is said again
+        if any(one.away for one in self.network.primaries):
             return False
-        if not (self._is_idle() if self.stays else self.is_complete()):
+        # What an old primary was told is said again.
+        if self.network.split or not (self._is_idle() if self.stays else self.is_complete()):
             return False
-        if self._is_lost:
-            return False
-        return not self.people.are_busy and self.faults.happening == 0
+        return not (self._is_lost or self.people.busy or self.faults.happening)
 
     @property
     def stays(self) -> bool:
@@ -491,7 +490,7 @@ class World:
 
     def _is_idle(self) -> bool:
         """Whether all is done, as far as that can be said, and no fault comes any more."""
-        if self.people.are_busy or any(fault.at > self.clock.now for fault in self.plan.faults):
+        if self.people.busy or any(fault.at > self.clock.now for fault in self.plan.faults):
             return False
         # Who has read start() to its end may be killed before a server hears of that.
         is_seeded = self.network.first.redis.hget(META, "seeded")
@@ -503,7 +502,7 @@ class World:
     def _is_disturbed(self) -> bool:
         """Whether somebody does something, or a fault is to come or not over, or was just now."""
         return (
-            self.people.are_busy
+            bool(self.people.busy)
             or any(fault.at > self.clock.now for fault in self.plan.faults)
             or any(one.until > self.clock.now - CALM for one in self.happened)
             or any(one.started_at > self.clock.now - CALM for one in self.workers)

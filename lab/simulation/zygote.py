@@ -19,7 +19,6 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,12 +37,10 @@ def crawl(task: dict[str, Any], path: str) -> dict[str, Any]:
     plan = draw(task["seed"])
     without = frozenset(str(one) for one in task.get("without") or ())
     plan = plan.smaller(pages=task.get("pages"), without=without)
-    if task.get("trace"):
-        plan = replace(plan, traced=frozenset({"trace"}))
     if lua := task.get("lua"):
         scripts.load.cache_clear()
         scripts.resources = SimpleNamespace(files=lambda package: Path(lua))  # type: ignore
-    world = World(plan, path)
+    world = World(plan, path, is_traced=bool(task.get("trace")))
     try:
         world.run()
         problems = judge(world)

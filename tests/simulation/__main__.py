@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from lab.simulation.fleet import Zygote, crawl_all, shortened, zygote
+from lab.simulation.fleet import Zygote, crawl_all, shortened
 from lab.simulation.plan import FAULTS, FEATURES
 from tests.simulation.mutants import find
 
@@ -46,7 +46,7 @@ def main() -> int:
         return not find(given.mutants, some, given.reached, given.j)
     task = {"pages": given.pages, "without": [part for part in given.without.split(",") if part]}
     if given.one:
-        with zygote() as one:
+        with Zygote() as one:
             result = one.crawl({"seed": given.seed, "trace": given.trace, **task})
         print(result.get("words"), *result.get("events", []), sep="\n")
         print(*(f"PROBLEM {problem}" for problem in result["problems"]), sep="\n")

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.simulation.fleet import ROOT, zygote
+from lab.simulation.fleet import ROOT, Zygote
 from tests.mutants.faults import MUTANTS, Mutant
 from tests.simulation.reach import mark, reached
 
@@ -58,7 +58,7 @@ class Sound:
 
 def _sound(copy: Path, seeds: range) -> list[Sound]:
     crawls = []
-    with zygote(copy) as one:
+    with Zygote(copy) as one:
         for seed in (seeds[0], *seeds):  # what the zygote itself has reached goes with the first
             told = one.crawl({"seed": seed, "pages": PAGES})
             result = {key: told.get(key) for key in (*FIGURES, "problems")}
@@ -85,7 +85,7 @@ def _search(mutant: Mutant, sound: list[Sound]) -> Search:
         file.write_text(mutant.apply(file.read_text()))
         is_lua = mutant.path.endswith(".lua")
         more = {"lua": str(copy / "scrapy_redisq/frontier")} if is_lua else {}
-        with zygote(ROOT if is_lua else copy) as one:
+        with Zygote(ROOT if is_lua else copy) as one:
             for without in sound:
                 search.crawls, search.seed = search.crawls + 1, without.seed
                 try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lab.simulation.fleet import Zygote, zygote
+from lab.simulation.fleet import Zygote
 from lab.simulation.plan import draw
 from lab.simulation.server import TIME
 from scrapy_redisq.frontier import scripts
@@ -48,7 +48,7 @@ def test_crawls() -> None:
         mine = [seed for seed in every if seed in half or seed in twice]
         return [of.crawl({"seed": seed, "trace": seed in twice}) for seed in mine]
 
-    with zygote() as one, zygote() as other, ThreadPoolExecutor(2) as threads:
+    with Zygote() as one, Zygote() as other, ThreadPoolExecutor(2) as threads:
         first = threads.submit(crawls, one, every[::2])
         results = [*crawls(other, every[1::2]), *first.result()]
     assert {result["seed"] for result in results} == {*every}
