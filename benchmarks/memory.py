@@ -10,7 +10,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
@@ -112,11 +112,6 @@ def requests(content: str, number: int) -> Iterator[Request]:
         yield Request(url(i), callback=SPIDER.parse_item, meta={"depth": 4, **meta(i)})
 
 
-def entries(content: str, number: int) -> Iterator[bytes]:
-    """So many as entries of the frontier."""
-    return map(Serializer(SPIDER, max_bytes=1_000_000).dumps, requests(content, number))
-
-
 # Bytes of each
 
 
@@ -144,9 +139,8 @@ class Measured(RedisServer):
         registration = calls.Registration("worker", 600.0)
         crawl = calls.crawl("run1")
         joined = execute(self.redis, calls.join(SPIDER.name, 0, crawl, config, registration))
-        nothing: Any = None
         terms = Terms(SPIDER.name, config, 600, 5, 100, 0)
-        run_session = RunSession(nothing, terms, open_server(self.url))
+        run_session = RunSession(None, terms, open_server(self.url))  # type: ignore[arg-type]
         return ShardSession(run_session, 0, joined, "worker")
 
     def taken(self) -> int:
@@ -198,7 +192,8 @@ class Measured(RedisServer):
 def queued(number: int, content: str, depth: int) -> float:
     """Bytes of a queued request, entry and all that is kept with it."""
     with Measured(depth) as measured:
-        measured.push(entries(content, number))
+        serializer = Serializer(SPIDER, max_bytes=1_000_000)
+        measured.push(map(serializer.dumps, requests(content, number)))
         return measured.taken() / number
 
 
@@ -220,21 +215,11 @@ def seen_by_peer(number: int) -> float:
         return measured.taken() / number
 
 
-def seen(number: int, backend: str) -> float:
-    """Bytes of a URL in a filter at its designed size."""
+def seen(number: int, backend: str, sizes: Sequence[int]) -> float:
+    """The most bytes of a URL in a filter designed for ``number``, of when it has these sizes."""
     with Measured(backend=backend, capacity=number) as measured:
-        measured.see(number)
-        return measured.taken() / number
-
-
-def grown(number: int, backend: str, steps: int) -> float:
-    """The most bytes of a URL past the designed size, up to three times it."""
-    with Measured(backend=backend, capacity=number) as measured:
-        # Just past it a second layer may have been made.
-        looks = [number + number // 200]
-        looks += [number + 2 * number * step // steps for step in range(1, steps + 1)]
         most = 0.0
-        for size in looks:
+        for size in sizes:
             measured.see(size)
             most = max(most, measured.taken() / size)
         return most
@@ -243,7 +228,10 @@ def grown(number: int, backend: str, steps: int) -> float:
 def run(*, quick: bool) -> Result:
     """Weigh everything, two at a time: times play no part here."""
     number, of_peer = (1000, 100) if quick else (300_000, 50_000)
-    sizes, looks = ((2_000,), 2) if quick else (SEEN, 20)
+    sizes, steps = ((2_000,), 2) if quick else (SEEN, 20)
+    # Just past the designed size a second layer may have been made.
+    past = [sizes[0] + sizes[0] // 200]
+    past += [sizes[0] + 2 * sizes[0] * step // steps for step in range(1, steps + 1)]
     weighed: list[tuple[str, int, Future[float]]] = []
     with ProcessPoolExecutor(2) as pool:
 
@@ -256,10 +244,10 @@ def run(*, quick: bool) -> Result:
             weigh("  scrapy-redis, queued", of_peer, queued_by_peer, content)
         for size in sizes:
             for each in BACKENDS:
-                weigh(f"seen, {each}: {size:,}, {DESIGNED}", size, seen, each)
+                weigh(f"seen, {each}: {size:,}, {DESIGNED}", size, seen, each, [size])
             weigh(f"seen, scrapy-redis: {size:,}, its set", size, seen_by_peer)
         for each in BACKENDS[1:]:
-            weigh(f"seen, {each}: {sizes[0]:,}, {GROWN}", sizes[0], grown, each, looks)
+            weigh(f"seen, {each}: {sizes[0]:,}, {GROWN}", sizes[0], seen, each, past)
         rows = [
             dict(zip(COLUMNS, (what, many, future.result()), strict=True))
             for what, many, future in weighed

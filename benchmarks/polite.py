@@ -14,7 +14,7 @@ import psutil
 from benchmarks.common import Result, Target
 from benchmarks.crawls.hosts import LEASE_TTL, Crawled, crawl, hosts_of
 from lab.servers import RedisServer, any_server
-from lab.site import Hit
+from lab.site import Hit, address
 from scrapy_redisq.frontier.limits import SlotLimit
 
 COLUMNS = ["scenario", "requests", "kills", "closer than delay", "over rate", "over concurrency"]
@@ -57,11 +57,14 @@ def row(scenario: str, seconds: float, crawled: Crawled) -> dict[str, Any]:
     """The figures of a crawl, and what goals and notes are made of: its log held against the limits
     of the hosts, by the site's clock and by the workers'."""
     counts: Counter[str] = Counter()
+    in_time: list[int] = []
     early: list[float] = []
     by_workers: list[float] = []
     for host, limit in enumerate(crawled.limits):
-        mine = crawled.of_host(host)
+        mine = [hit for hit in crawled.hits if hit.host.startswith(f"{address(host)}:")]
         counts["over"] += over(limit, mine)
+        soon = [hit for hit in mine if hit.status == 200 and hit.at < crawled.began + seconds]
+        in_time.append(len({hit.path for hit in soon}))
         for judged, name in ((too_soon, "close"), (too_many, "fast")):
             found = judged(limit, [hit.at for hit in mine])
             early += found
@@ -70,7 +73,6 @@ def row(scenario: str, seconds: float, crawled: Crawled) -> dict[str, Any]:
     good = [hit for hit in crawled.hits if hit.status == 200]
     by_living = [hit for hit in good if hit.headers["x-worker"] not in crawled.killed]
     fetched = {(hit.host, hit.path) for hit in good}
-    in_time = crawled.fetched(seconds)
     return {
         "scenario": scenario,
         "requests": len(crawled.hits),

@@ -11,7 +11,6 @@ import math
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -69,11 +68,8 @@ def hosts_of(number: int) -> Iterator[tuple[SlotLimit, float]]:
     """So many different limits, and what answers of their hosts take."""
     for stretch, (limit, answer) in itertools.islice(itertools.product(STRETCH, LIMITS), number):
         delay, rate = limit.delay * stretch, limit.rate / stretch
-        is_slower = limit == SlotLimit(0, limit.concurrency)
-        yield (
-            SlotLimit(delay, limit.concurrency, rate, limit.burst),
-            answer * stretch if is_slower else answer,
-        )
+        slower = SlotLimit(delay, limit.concurrency, rate, limit.burst)
+        yield slower, answer * stretch if limit == SlotLimit(0, limit.concurrency) else answer
 
 
 def allowed(limit: SlotLimit, answer: float, seconds: float) -> int:
@@ -103,19 +99,6 @@ class Crawled:
     hits: list[Hit]
     killed: set[str]
     cores: float
-
-    def of_host(self, host: int) -> list[Hit]:
-        return [hit for hit in self.hits if hit.host.startswith(f"{address(host)}:")]
-
-    def fetched(self, seconds: float) -> list[int]:
-        """How many pages of each host were asked for within a time."""
-        fetched = {
-            (hit.host.partition(":")[0], hit.path)
-            for hit in self.hits
-            if hit.status == 200 and hit.at < self.began + seconds
-        }
-        in_time = Counter(host for host, _ in fetched)
-        return [in_time[address(host)] for host in range(len(self.pages))]
 
 
 def crawl(

@@ -70,24 +70,14 @@ class Worker:
         chosen = {"SCHEDULER": variant.scheduler, "DUPEFILTER_CLASS": variant.dupefilter}
         chosen["REDIS_URL" if variant is SCRAPY_REDIS else "REDISQ_URL"] = url
         begins = {"start_url": site.start_url, "hosts": site.hosts} if site else {}
-        command = ["runspider", str(SPIDERS / f"{spider}.py")]
-        for option, given in (
-            ("-a", {**begins, "report": self._report, **arguments}),
-            ("-s", {**chosen, **settings}),
-        ):
-            for name, value in given.items():
-                command += [option, f"{name}={value}"]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("SCRAPY_")
-        }
+        command = [sys.executable, "-m", "scrapy", "runspider", str(SPIDERS / f"{spider}.py")]
+        for name, value in {**begins, "report": self._report, **arguments}.items():
+            command += ["-a", f"{name}={value}"]
+        for name, value in {**chosen, **settings}.items():
+            command += ["-s", f"{name}={value}"]
+        kept = {name: value for name, value in os.environ.items() if name[:7] != "SCRAPY_"}
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "scrapy", *command],
-                cwd=folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
+            self.process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=kept)
 
     @property
     def log(self) -> str:

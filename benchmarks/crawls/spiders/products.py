@@ -87,10 +87,9 @@ class UsualPipeline:
     def open_spider(self) -> None:
         positional, named = self.engine.dialect.create_connect_args(self.engine.url)
         self.connection = self.engine.dialect.connect(*positional, **named)
-        if self.sqlite:
-            self.connection.execute("PRAGMA journal_mode = WAL")
-            self.connection.execute("PRAGMA synchronous = FULL")
         self.cursor = self.connection.cursor()
+        if self.sqlite:
+            self.cursor.execute("PRAGMA synchronous = FULL")
 
     def close_spider(self) -> None:
         self.connection.close()
