@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,7 +48,8 @@ class Cluster(Closed):
         buses = [free_port() for _ in range(masters * (1 + replicas))]
         try:
             with ThreadPoolExecutor(len(buses)) as pool:
-                self.servers += pool.map(self._start, buses)
+                ports = map(str, buses)
+                self.servers += pool.map(self._node, itertools.repeat("--cluster-port"), ports)
             self._meet(buses)
             ends = [SLOTS * number // masters for number in range(masters + 1)]
             for server, first, end in zip(self.servers, ends, ends[1:], strict=False):
@@ -58,9 +60,6 @@ class Cluster(Closed):
         except BaseException:
             self.close()
             raise
-
-    def _start(self, bus: int) -> RedisServer:
-        return self._node("--cluster-port", str(bus))
 
     def _meet(self, buses: list[int]) -> None:
         for number, server in enumerate(self.servers):
@@ -172,8 +171,7 @@ class Cluster(Closed):
         return source
 
     def keys_of(self, slot: int, server: RedisServer) -> list[bytes]:
-        found: list[bytes] = self.command(server, "GETKEYSINSLOT", slot, 1_000_000)
-        return found
+        return list(self.command(server, "GETKEYSINSLOT", slot, 1_000_000))
 
     def move_keys(self, source: RedisServer, target: RedisServer, keys: Iterable[bytes]) -> None:
         auth = ("AUTH", self._password) if self._password else ()
@@ -197,7 +195,7 @@ class Cluster(Closed):
     def add_master(self) -> RedisServer:
         """One more, without slots; -> when all others know it."""
         bus = free_port()
-        added = self._start(bus)
+        added = self._node("--cluster-port", str(bus))
         self.command(self.servers[0], "MEET", "127.0.0.1", added.port, bus)
         self.servers.append(added)
         self._wait_until_known()

@@ -65,9 +65,7 @@ class Sentinels(Closed):
             self.front: Proxy | None = None
             self.ways: list[Proxy] = []
             given = ["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "16mb", *options]
-            if min_replicas:
-                given += ["--min-replicas-to-write", str(min_replicas)]
-                given += ["--min-replicas-max-lag", "2"]
+            given += ["--min-replicas-to-write", str(min_replicas), "--min-replicas-max-lag", "2"]
 
             def start(*more: str) -> RedisServer:
                 server = RedisServer(binary, *given, *more, password=password, aof=aof)

@@ -103,17 +103,6 @@ def tear(log: Path) -> None:
     os.truncate(log, log.stat().st_size - len("*1\r\n$4\r\nEXEC\r\n") - 6)
 
 
-def watcher(pid: int, folder: Path, signal_name: str) -> subprocess.Popen[bytes]:
-    """Ends a server, and removes its folder, if this process dies without doing so: then its end of
-    the pipe closes."""
-    script = 'read _; kill -"$1" "$2"; sleep 1; rm -rf "$3"'
-    return subprocess.Popen(
-        ["sh", "-c", script, "sh", signal_name, str(pid), str(folder)],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
 class Closed(abc.ABC):
     """A context manager that closes itself."""
 
@@ -157,7 +146,11 @@ class ServerProcess(Closed):
             self._process = subprocess.Popen(
                 self._command(), stdout=file, stderr=file, cwd=self.folder, **self.started_with
             )
-        self._watcher = watcher(self._process.pid, self.folder, self.abandon.name[3:])
+        # Ends the server, and removes its folder, if this process dies without doing so: then its
+        # end of the pipe closes.
+        script = 'read _; kill -"$1" "$2"; sleep 1; rm -rf "$3"'
+        words = ["sh", "-c", script, "sh", self.abandon.name[3:], str(self.pid), str(self.folder)]
+        self._watcher = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
         def is_up() -> bool:
             assert self._process is not None

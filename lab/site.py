@@ -6,6 +6,7 @@ Pages are given by a function ``page(path) -> Answer | str | None``; None is a 4
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
@@ -126,8 +127,10 @@ class Site(InThread):
         elif isinstance(answer, str):
             answer = Answer(answer)
         try:
-            if answer.delay and await _gone(reader, answer.delay):
-                raise ConnectionResetError
+            with contextlib.suppress(asyncio.TimeoutError):
+                # While it waits, a client sends nothing, and reads as ended if it goes away.
+                if answer.delay and not await asyncio.wait_for(reader.read(1), answer.delay):
+                    raise ConnectionResetError
             while answer.until is not None and not answer.until.is_set():
                 await asyncio.sleep(0.02)
         finally:
@@ -142,14 +145,6 @@ class Site(InThread):
         writer.write("\r\n".join(head).encode() + content)
         await writer.drain()
         return version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
-
-
-async def _gone(reader: asyncio.StreamReader, seconds: float) -> bool:
-    """Whether the client goes away within this time. While it waits it sends nothing."""
-    try:
-        return not await asyncio.wait_for(reader.read(1), seconds)
-    except asyncio.TimeoutError:
-        return False
 
 
 def linked_pages(

@@ -142,7 +142,7 @@ class PgBouncer(ServerProcess):
         self.start()
 
     def _command(self) -> list[str]:
-        binary = pgbouncer_binary()
+        binary = of_system("pgbouncer")
         assert binary is not None, "pgbouncer is not installed"
         return [binary, str(self.folder / "ini")]
 
@@ -152,8 +152,3 @@ class PgBouncer(ServerProcess):
 
     def _answers(self) -> bool:
         return answers(self.url)
-
-
-def pgbouncer_binary() -> str | None:
-    """The path of pgbouncer."""
-    return of_system("pgbouncer")

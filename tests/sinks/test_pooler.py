@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from lab.databases.postgres import PgBouncer, PostgresServer, pgbouncer_binary
+from lab.databases.mariadb import of_system
+from lab.databases.postgres import PgBouncer, PostgresServer
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.upsert import Record, Target, write
 
 
 @pytest.fixture
 def pooler(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
-    if pgbouncer_binary() is None:
+    if of_system("pgbouncer") is None:
         pytest.skip("NO PgBouncer ON THIS MACHINE: see .ci/run for what to install")
     postgres_server.empty()
     with PgBouncer(postgres_server) as pooler:
