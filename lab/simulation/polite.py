@@ -78,7 +78,8 @@ def _starved(world: World) -> Iterator[str]:
         until = min((at for at, _, name in log if name == str(link)), default=0.0)
         begun = [at for at, one, _ in log if one == host and at < until]
         faults = [one.until + settled for one in world.happened if one.since < until]
-        since = max([asked, *begun, *faults])
+        starts = [one.started_at for one in world.workers if one.started_at < until]
+        since = max([asked, *begun, *faults, *starts])
         others = sum(since <= at < until for at, *_ in log)
         places = plan.settings["CONCURRENT_REQUESTS"] * (until - since)
         if until - since > STARVED and others * SLOWEST < places / 2:

@@ -421,8 +421,9 @@ def _redis(world: World) -> Iterator[str]:
     for server in world.network.primaries:
         keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
-        unheard = world.faults.near([*LOSING, "cut", "messages"], world.closed_at)
-        # Who could not leave while Redis was away is taken for dead a TTL later, too.
+        # Who could not leave, or whose leave is lost, is taken for dead a TTL later, too.
+        alive_since = world.closed_at - world.plan.settings["REDISQ_LEASE_TTL"]
+        unheard = world.faults.near([*LOSING, "cut", "messages"], alive_since, world.closed_at)
         dies = world.met["outage"] or any(one.process.dead for one in world.workers)
         is_left = ("keep_alive" in world.plan.features and dies) or unheard
         may = GONE if is_left else set()
