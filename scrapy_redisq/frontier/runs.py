@@ -143,11 +143,8 @@ def _join_all(
                 follow = calls.follow(first, begun=shard in first.begun, since=since)
                 other = yield from _join_shard(name, shard, follow, first.config, registration)
                 trash += other.trash
-        except FrontierLost:
-            # Other processes have begun a later run meanwhile. Or shard 0 has lost that run, and is
-            # to begin another one; `_check_shard_0` says what else it has lost, if any is left.
-            later: calls.Look = yield calls.look(name, shard)
-            intent = {**intent, "run": new_id(), "lost": later.began if later.idle else 0}
+        except FrontierLost:  # other processes have begun a later run meanwhile
+            intent = {**intent, "run": new_id()}
             continue
         except ShardLost as lost:
             for shard in numbers[: numbers.index(lost.shard)] if registration.worker else ():

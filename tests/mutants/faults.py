@@ -111,7 +111,6 @@ MUTANTS = [
         ("waiting > 0 or is_news", "waiting > 0"),
         ("-math.inf if busy else run.proof_at()", "-math.inf"),
     ),
-    *_of("frontier/runs.py", LOGS, ("later.began if later.idle else 0", "0")),
     *_of(
         "frontier/resend.py",
         "tests/server/test_on_a_cluster.py",

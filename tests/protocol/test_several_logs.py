@@ -279,22 +279,6 @@ def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
         assert sorted(fetched(second)) == ["link", "start"]
 
 
-def test_shard_0_has_lost_a_run_of_which_nothing_is_left(servers: Servers) -> None:
-    """It has the run before, whose end it has lost, too. Nobody has to reset that."""
-    old = servers.member()
-    before = servers.keys(0)
-    assert end(old, servers)
-    first = servers.member()
-    servers.lose(0, before)
-    die(servers, first)
-    second = servers.member()
-    assert second.joined.new
-    assert second.joined.run not in {old.joined.run, first.joined.run}
-    second.enqueue("start", slot=HOSTS[1])
-    second.exchange(shard=1)
-    assert fetched(second) == ["start"]
-
-
 def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
     """It brings the same count, but not the mark of the first look."""
     worker = servers.member()
