@@ -226,6 +226,9 @@ MUTANTS = [
         "do slots[slot] = true end",
     ),
     *_of(REAP, PROTOCOL, "fence(worker)"),
+    *_of(
+        JOIN, LOGS, "if input.inherits == 'unfinished' and meta.sealed then input.inherits = '' end"
+    ),
     *_of(LEAVE, LIMITS, "return_tokens(input.worker)"),
     *_of(
         CLEAR,

@@ -279,6 +279,34 @@ def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
         assert sorted(fetched(second)) == ["link", "start"]
 
 
+def test_a_shard_that_still_has_the_run_before_the_lost_one(servers: Servers) -> None:
+    """It does not go on with what that run has seen. It has lost its beginning of the next one, or
+    the worker was killed before it came there."""
+    old = servers.member()
+    for shard, url in enumerate("abc"):
+        old.enqueue(url, slot=HOSTS[shard])
+        old.exchange(shard=shard)
+        (lease,) = old.claim(1, shard=shard)
+        old.finish(lease)
+    assert end(old, servers)
+    before = [servers.keys(shard) for shard in range(3)]
+    first = servers.member()
+    for shard in (0, 2):
+        servers.lose(shard, before[shard])
+    terms = Terms(NAME, CONFIG, 600.0, 5, 100, 10_000, young=600.0)
+    new = runs.drive(
+        lambda call: execute(servers, call),
+        runs.join(terms, calls.Registration("w1", 600.0), calls.JUST_NOW),
+    )
+    die(servers, first)
+    second = servers.member()
+    assert second.joined.run == new.run not in {old.joined.run, first.joined.run}
+    for shard, url in enumerate("abc"):
+        second.enqueue(url, slot=HOSTS[shard])
+        second.exchange(shard=shard)
+        assert fetched(second, shard) == [url]
+
+
 def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:
     """It brings the same count, but not the mark of the first look."""
     worker = servers.member()

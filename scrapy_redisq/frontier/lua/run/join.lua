@@ -138,6 +138,8 @@ local function decide()
     -- It has lost all that it had of this run: half a frontier is not begun over the other half.
     -- No server loses meta and keeps the rest: somebody has deleted it.
     if input.begun or not (meta.state or is_empty) then return 'shard_lost' end
+    -- Its run was complete: it is the one before the run that was lost.
+    if input.inherits == 'unfinished' and meta.sealed then input.inherits = '' end
     return input.inherits ~= '' and meta.state == 'open' and 'renew' or 'begin'
   end
   if intent == 'push' then
@@ -158,8 +160,9 @@ elseif decision ~= 'resume' and decision ~= 'begin' and decision ~= 'renew' then
 end
 local resumes = decision == 'resume'
 
--- A new run inherits from the one before: nothing, "seen" URLs and dead letters, or "all". One that
--- people have reset leaves nothing, though other shards may still have all.
+-- A new run inherits from the one before: nothing, "seen" URLs and dead letters, "all", or all that
+-- shards have of an "unfinished" run. One that people have reset leaves nothing, though other shards
+-- may still have all.
 local was_reset = meta.state == 'resetting' and not meta.generation
 local inherits = meta.inherits or ''
 if not resumes then
@@ -168,7 +171,7 @@ if not resumes then
   elseif decision == 'begin' and input.keep_seen and not was_reset then inherits = 'seen' end
 end
 local keeps_seen = inherits ~= '' and meta.generation
-if goes_on then inherits = 'all' end
+if goes_on then inherits = input.keep_seen and 'all' or 'unfinished' end
 
 if intent ~= 'push' and (resumes or keeps_seen) then
   -- The backend is what the run was begun with. A new run has arguments of its own.
