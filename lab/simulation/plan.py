@@ -80,8 +80,7 @@ FEED, GROUP, LINES, MAX_IDLE = "redisq:{feed}", "redisq:sim", 40, 2.0
 stream; its lines; and how many virtual seconds without work end the crawl."""
 
 CALM_TTL = 60.0
-"""`REDISQ_LEASE_TTL` where nothing goes wrong: exchanges are not the shorter apart by it, so that
-something which waits for the next one is seen to be late."""
+"""`REDISQ_LEASE_TTL` where nothing goes wrong: no sign of life brings what is late."""
 
 RECURRING, EVERY = ("every0", "every1"), 3.0
 """Requests that come again, and how many virtual seconds after they were finished."""

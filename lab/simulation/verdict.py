@@ -379,8 +379,9 @@ def _began(generation: bytes | None) -> float:
 
 
 def _workers(world: World) -> Iterator[str]:
-    # One that was frozen, cut off or unheard may come back when another run has begun.
-    unheard = any(map(world.met.get, ("freeze", "cut", "messages", "failover")))
+    # Frozen, cut off, unheard, or back under a new id after a loss: another run may have begun.
+    away = "freeze", "cut", "messages", "failover", "lost_script", "lost_tail"
+    unheard = any(map(world.met.get, away))
     may_be_lost = world.lost_run or (len(world.network.begun) > 1 and unheard)
     strangers = any(worker.is_strange for worker in world.workers)
     refused = [one for one in world.workers if isinstance(one.error, ConfigurationMismatch)]
