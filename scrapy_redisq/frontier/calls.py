@@ -96,13 +96,17 @@ Intent = dict[str, Any]
 """Why somebody joins, as ``run/join.lua`` has it."""
 
 
-def crawl(run: str, terms: RunTerms = ANY_RUN, since: int = JUST_NOW, lost: int = 0) -> Intent:
+def crawl(
+    run: str, terms: RunTerms = ANY_RUN, since: int = JUST_NOW, lost: tuple[int, int] = (0, 0)
+) -> Intent:
     """A worker, on shard 0, which decides: it comes into the unfinished run, or begins one, which
     is then called ``run``. ``since``: when the worker was started, in us by the shard's clock;
-    ``lost``: when a run began that the shard has lost and others have."""
+    ``lost``: when a run began that the shard has lost and others have, and its origin, see `Look`.
+    """
     growth = {f"max_{name}": str(most or "") for name, most in asdict(terms.growth).items()}
     said = {name: value for name, value in asdict(terms).items() if name != "growth"} | growth
-    return {"intent": "crawl", "run": run, "since": since, "lost": lost, **said}
+    began, origin = lost
+    return {"intent": "crawl", "run": run, "since": since, "lost": began, "origin": origin, **said}
 
 
 def produce(run: str, *, keep_seen: bool = False, keep_config: bool = False) -> Intent:
@@ -300,11 +304,14 @@ def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
 
 class Look(NamedTuple):
     """The answer of `look`. ``idle``: nothing is left, and nobody may add to it. ``to_do``: so much
-    there has been to do. ``began``: when, in us by shard 0's clock (0: there is no run)."""
+    there has been to do. ``began``: when the run did, in us by shard 0's clock (0: there is none).
+    ``origin``: the same of the first of the runs that were lost one after the other, if the run
+    goes on with them."""
 
     idle: bool
     to_do: int
     began: int
+    origin: int = 0
 
 
 def look(

@@ -104,7 +104,7 @@ def first_look(terms: Terms) -> Steps[tuple[int, str]]:
 def join(terms: Terms, registration: Registration, since: int, *, run: str = "") -> Steps[Joined]:
     """Begin a run, which is then called ``run``, or resume one. ``since``: when the worker was
     started, see `first_look`. Raises as `calls.join` does."""
-    name, config, lost = terms.name, terms.config, 0
+    name, config, lost = terms.name, terms.config, (0, 0)
     if config.spread:
         lost = yield from _check_shard_0(name, config, terms.young)
     if not terms.run.keep_alive:
@@ -172,22 +172,23 @@ def _join_shard(
             yield from _clear(name, shard)
 
 
-def _check_shard_0(name: str, config: FrontierConfig, young: float = 0.0) -> Steps[int]:
+def _check_shard_0(name: str, config: FrontierConfig, young: float = 0.0) -> Steps[tuple[int, int]]:
     """Raises `ShardLost` if shard 0 has lost a run that is unfinished on others. If that run began
     less than ``young`` seconds ago, all that shard 0 had of it is asked for again: -> when it
-    began, else 0."""
-    later = 0
+    began, and its origin, see `calls.Look`; else zeros."""
+    later = origin = 0
     for shard in config.shard_numbers(name)[1:]:
         found: calls.Look = yield calls.look(name, shard)
-        later = later if found.idle else max(later, found.began)
+        if not found.idle and found.began > later:
+            later, origin = found.began, found.origin
     if later:
         first: calls.Look = yield calls.look(name, 0)  # the last one: a run begins there first
         if first.began < later:
             state = yield server_state(key_prefix(name, 0))
             if state.now - later >= young * 1e6:
                 raise ShardLost(name, 0)
-            return later
-    return 0
+            return later, origin
+    return 0, 0
 
 
 def _clear(name: str, shard: int, **options: Any) -> Steps[None]:

@@ -177,7 +177,7 @@ MUTANTS = [
         JOIN,
         LOGS,
         ("input.begun or not (meta", "not (meta"),
-        "if goes_on then inherits = 'all' end",
+        ("input.keep_seen and 'all' or 'since ' .. integer(input.origin)", "''"),
     ),
     *_of(
         JOIN,
@@ -226,9 +226,7 @@ MUTANTS = [
         "do slots[slot] = true end",
     ),
     *_of(REAP, PROTOCOL, "fence(worker)"),
-    *_of(
-        JOIN, LOGS, "if input.inherits == 'unfinished' and meta.sealed then input.inherits = '' end"
-    ),
+    *_of(JOIN, LOGS, "if origin and number_of(meta.began) < origin then input.inherits = '' end"),
     *_of(LEAVE, LIMITS, "return_tokens(input.worker)"),
     *_of(
         CLEAR,

@@ -279,7 +279,18 @@ def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
         assert sorted(fetched(second)) == ["link", "start"]
 
 
-def test_a_shard_that_still_has_the_run_before_the_lost_one(servers: Servers) -> None:
+def go_on(servers: Servers, worker: str) -> calls.Joined:
+    """A worker joins for which no run is too old to go on with."""
+    terms = Terms(NAME, CONFIG, 600.0, 5, 100, 10_000, young=600.0)
+    steps = runs.join(terms, calls.Registration(worker, 600.0), calls.JUST_NOW)
+    joined: calls.Joined = runs.drive(lambda call: execute(servers, call), steps)
+    return joined
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_shard_that_still_has_the_run_before_the_lost_one(
+    servers: Servers, is_sealed: bool
+) -> None:
     """It does not go on with what that run has seen. It has lost its beginning of the next one, or
     the worker was killed before it came there."""
     old = servers.member()
@@ -288,16 +299,14 @@ def test_a_shard_that_still_has_the_run_before_the_lost_one(servers: Servers) ->
         old.exchange(shard=shard)
         (lease,) = old.claim(1, shard=shard)
         old.finish(lease)
+        old.exchange(shard=shard)
+    unsealed = servers.keys(2)
     assert end(old, servers)
-    before = [servers.keys(shard) for shard in range(3)]
+    before, sealed = servers.keys(0), servers.keys(2)
     first = servers.member()
-    for shard in (0, 2):
-        servers.lose(shard, before[shard])
-    terms = Terms(NAME, CONFIG, 600.0, 5, 100, 10_000, young=600.0)
-    new = runs.drive(
-        lambda call: execute(servers, call),
-        runs.join(terms, calls.Registration("w1", 600.0), calls.JUST_NOW),
-    )
+    servers.lose(0, before)
+    servers.lose(2, sealed if is_sealed else unsealed)
+    new = go_on(servers, "w1")
     die(servers, first)
     second = servers.member()
     assert second.joined.run == new.run not in {old.joined.run, first.joined.run}
@@ -305,6 +314,22 @@ def test_a_shard_that_still_has_the_run_before_the_lost_one(servers: Servers) ->
         second.enqueue(url, slot=HOSTS[shard])
         second.exchange(shard=shard)
         assert fetched(second, shard) == [url]
+
+
+def test_two_runs_are_lost_one_after_the_other(servers: Servers) -> None:
+    """What a shard has of the first one is carried on, though it never came to the second one."""
+    assert end(servers.member(), servers)
+    before = servers.keys(0)
+    first = servers.member()
+    first.enqueue("link", slot=HOSTS[2])
+    first.exchange(shard=2)
+    left = servers.keys(2)
+    for worker in ("w1", "w2"):
+        servers.lose(0, before)
+        servers.lose(2, left)
+        go_on(servers, worker)
+    die(servers, first)
+    assert fetched(servers.member(), 2) == ["link"]
 
 
 def test_a_shard_rewinds_between_two_looks(servers: Servers) -> None:

@@ -14,7 +14,8 @@
 --          not push: since (us by run/server.lua of shard 0: when the worker was started);
 --          crawl: name, resume, keep_alive (REDISQ_RUN or '', and so on), max_pending, max_memory
 --          (numbers as texts, or ''), lost (us: when a young run began that other shards have, which
---          this one has lost if its own is older; 0: there is none); crawl and push: keep_seen;
+--          this one has lost if its own is older; 0: there is none) and origin (us: see
+--          run/look.lua); crawl and push: keep_seen;
 --          push: keep_config (also a new run takes the stored one, and what was seen if the last
 --          worker kept that); follow: began (us), inherits, begun (shard 0 knows that this one has
 --          begun the run); return: former (its id until then), on shard 0 also name and keep_alive
@@ -138,8 +139,9 @@ local function decide()
     -- It has lost all that it had of this run: half a frontier is not begun over the other half.
     -- No server loses meta and keeps the rest: somebody has deleted it.
     if input.begun or not (meta.state or is_empty) then return 'shard_lost' end
-    -- Its run was complete: it is the one before the run that was lost.
-    if input.inherits == 'unfinished' and meta.sealed then input.inherits = '' end
+    -- It never came to the run that was lost: what it has is of one before.
+    local origin = tonumber(string.match(input.inherits, '^since (%d+)$') or '')
+    if origin and number_of(meta.began) < origin then input.inherits = '' end
     return input.inherits ~= '' and meta.state == 'open' and 'renew' or 'begin'
   end
   if intent == 'push' then
@@ -160,9 +162,9 @@ elseif decision ~= 'resume' and decision ~= 'begin' and decision ~= 'renew' then
 end
 local resumes = decision == 'resume'
 
--- A new run inherits from the one before: nothing, "seen" URLs and dead letters, "all", or all that
--- shards have of an "unfinished" run. One that people have reset leaves nothing, though other shards
--- may still have all.
+-- A new run inherits from the one before: nothing, "seen" URLs and dead letters, "all", or what shards
+-- have of runs that have begun "since" then, which shard 0 has lost. One that people have reset leaves
+-- nothing, though other shards may still have all.
 local was_reset = meta.state == 'resetting' and not meta.generation
 local inherits = meta.inherits or ''
 if not resumes then
@@ -171,7 +173,7 @@ if not resumes then
   elseif decision == 'begin' and input.keep_seen and not was_reset then inherits = 'seen' end
 end
 local keeps_seen = inherits ~= '' and meta.generation
-if goes_on then inherits = input.keep_seen and 'all' or 'unfinished' end
+if goes_on then inherits = input.keep_seen and 'all' or 'since ' .. integer(input.origin) end
 
 if intent ~= 'push' and (resumes or keeps_seen) then
   -- The backend is what the run was begun with. A new run has arguments of its own.

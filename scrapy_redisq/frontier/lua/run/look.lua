@@ -4,7 +4,9 @@
 --          with the worker), marked (the same, of the second: a shard that has lost the end of its
 --          log in between has lost it, too, or nothing that was done before the first)
 -- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been
---          to do, when its run began (us by shard 0's clock; 0: it has none)}
+--          to do, when its run began (us by shard 0's clock; 0: it has none), its origin (the same
+--          of the first of the runs that shard 0 has lost one after the other, and that it goes on
+--          with)}
 -- Cost     O(workers)
 -- Include  shared/workers
 
@@ -16,5 +18,7 @@ if input.mark ~= '' and idle then
 elseif input.marked ~= '' then
   idle = idle and redis.call('HGET', known, 'looked') == input.marked
 end
+local meta = fields_of(META, 'began', 'inherits')
+local origin = string.match(meta.inherits or '', '^since (%d+)$')
 return {idle and 1 or 0, number_of(counts.created) + number_of(counts.requeued),
-  number_of(redis.call('HGET', META, 'began'))}
+  number_of(meta.began), number_of(origin or meta.began)}
