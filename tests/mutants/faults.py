@@ -177,7 +177,7 @@ MUTANTS = [
         JOIN,
         LOGS,
         ("input.begun or not (meta", "not (meta"),
-        ("input.keep_seen and 'all' or 'since ' .. integer(input.origin)", "''"),
+        ("'since ' .. integer(input.origin)", "''"),
     ),
     *_of(
         JOIN,
@@ -190,7 +190,7 @@ MUTANTS = [
         ),
         "if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end",
         ("(intent == 'crawl' or not meta.name)", "true"),
-        "if inherits == '' then throw_away_seen(meta) end",
+        "if not keeps_seen then throw_away_seen(meta) end",
         (" or not (meta.state or is_empty) then", " then"),
     ),
     *_of(JOIN, RUNS, ("if input.limits and brings then", "if input.limits then")),
@@ -226,7 +226,7 @@ MUTANTS = [
         "do slots[slot] = true end",
     ),
     *_of(REAP, PROTOCOL, "fence(worker)"),
-    *_of(JOIN, LOGS, "if origin and number_of(meta.began) < origin then input.inherits = '' end"),
+    *_of(JOIN, LOGS, ("is_before = origin and number_of(meta.began) < origin", "")),
     *_of(LEAVE, LIMITS, "return_tokens(input.worker)"),
     *_of(
         CLEAR,

@@ -316,19 +316,39 @@ def test_a_shard_that_still_has_the_run_before_the_lost_one(
         assert fetched(second, shard) == [url]
 
 
-def test_two_runs_are_lost_one_after_the_other(servers: Servers) -> None:
-    """What a shard has of the first one is carried on, though it never came to the second one."""
+@pytest.mark.parametrize("forgets", [(), (1,)])
+def test_two_runs_are_lost_one_after_the_other(servers: Servers, forgets: Sequence[int]) -> None:
+    """What a shard has of the first one is carried on, though it never came to the second one. The
+    only shard that knows both may have lost the beginning of the first one."""
     assert end(servers.member(), servers)
-    before = servers.keys(0)
+    before = [servers.keys(shard) for shard in range(3)]
     first = servers.member()
     first.enqueue("link", slot=HOSTS[2])
     first.exchange(shard=2)
     left = servers.keys(2)
+    for shard in forgets:
+        servers.lose(shard, before[shard])
     for worker in ("w1", "w2"):
-        servers.lose(0, before)
+        servers.lose(0, before[0])
         servers.lose(2, left)
         go_on(servers, worker)
     die(servers, first)
+    assert fetched(servers.member(), 2) == ["link"]
+
+
+def test_a_lost_run_that_had_all_of_the_one_before(servers: Servers) -> None:
+    """With `REDISQ_KEEP_SEEN` it carries requests on, and so does one that begins without it when
+    that run is lost."""
+    old = servers.member()
+    old.enqueue("link", slot=HOSTS[2])
+    old.exchange_all()
+    assert not old.leave()
+    before = [servers.keys(shard) for shard in range(3)]
+    first = servers.member(terms=calls.RunTerms(resume=False, keep_seen=True))
+    assert first.joined.inherits == "all"
+    for shard in (0, 2):
+        servers.lose(shard, before[shard])
+    go_on(servers, "w1")
     assert fetched(servers.member(), 2) == ["link"]
 
 

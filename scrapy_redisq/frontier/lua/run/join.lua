@@ -102,12 +102,18 @@ local goes_on = intent == 'crawl' and number_of(meta.began) < lost
 -- No run begins again by a name that has ended. Other workers may open the last run again.
 local mine = name ~= '' and meta.name == name
 
+-- What this shard has is of a run before the one that was lost.
+local is_before = false
+
 -- -> as decide(), of who crawls
 local function decide_of_crawl()
   local has_ended = name ~= '' and redis.call('ZSCORE', ENDED, name)
   if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
   -- The keys here are of an earlier run, which was complete or forgotten.
-  if goes_on then return meta.state == 'open' and input.keep_seen and 'renew' or 'begin' end
+  if goes_on then
+    is_before = number_of(meta.began) < input.origin
+    return meta.state == 'open' and input.keep_seen and not is_before and 'renew' or 'begin'
+  end
   if meta.state == 'complete' then
     local late = name == '' and is_older_than(meta.ended) and not of_another_crawl()
     if input.keep_alive and (mine or late) then return 'resume' end
@@ -141,8 +147,8 @@ local function decide()
     if input.begun or not (meta.state or is_empty) then return 'shard_lost' end
     -- It never came to the run that was lost: what it has is of one before.
     local origin = tonumber(string.match(input.inherits, '^since (%d+)$') or '')
-    if origin and number_of(meta.began) < origin then input.inherits = '' end
-    return input.inherits ~= '' and meta.state == 'open' and 'renew' or 'begin'
+    is_before = origin and number_of(meta.began) < origin
+    return input.inherits ~= '' and not is_before and meta.state == 'open' and 'renew' or 'begin'
   end
   if intent == 'push' then
     local reopens = meta.state == 'complete' and meta.name
@@ -172,8 +178,8 @@ if not resumes then
   if intent == 'follow' then inherits = input.inherits
   elseif decision == 'begin' and input.keep_seen and not was_reset then inherits = 'seen' end
 end
-local keeps_seen = inherits ~= '' and meta.generation
-if goes_on then inherits = input.keep_seen and 'all' or 'since ' .. integer(input.origin) end
+local keeps_seen = inherits ~= '' and not is_before and meta.generation
+if goes_on then inherits = 'since ' .. integer(input.origin) end
 
 if intent ~= 'push' and (resumes or keeps_seen) then
   -- The backend is what the run was begun with. A new run has arguments of its own.
@@ -186,7 +192,7 @@ end
 
 if decision == 'begin' and not is_empty then
   if meta.state and meta.state ~= 'resetting' then begin_reset(meta) end
-  if inherits == '' then throw_away_seen(meta) end -- also if another one goes on from here
+  if not keeps_seen then throw_away_seen(meta) end -- also if another one goes on from here
   return reply('clear')
 end
 

@@ -6,7 +6,7 @@
 -- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been
 --          to do, when its run began (us by shard 0's clock; 0: it has none), its origin (the same
 --          of the first of the runs that shard 0 has lost one after the other, and that it goes on
---          with)}
+--          with; 0: it goes on with all that shards have)}
 -- Cost     O(workers)
 -- Include  shared/workers
 
@@ -19,6 +19,7 @@ elseif input.marked ~= '' then
   idle = idle and redis.call('HGET', known, 'looked') == input.marked
 end
 local meta = fields_of(META, 'began', 'inherits')
-local origin = string.match(meta.inherits or '', '^since (%d+)$')
+local inherits = meta.inherits or ''
+local origin = inherits ~= '' and (string.match(inherits, '^since (%d+)$') or '0')
 return {idle and 1 or 0, number_of(counts.created) + number_of(counts.requeued),
   number_of(meta.began), number_of(origin or meta.began)}
