@@ -174,8 +174,8 @@ class HashSlots:
 
     def look(self, *, now: bool = False, since: float = -math.inf) -> Steps[Exception | None]:
         """Take the map from the first node that sees the cluster in order; -> why there is none:
-        then the known map stays. It is not taken more often than each `BETWEEN_LOOKS`, unless
-        ``now``, or if that was before ``since`` and went well."""
+        then the known map stays. Within `BETWEEN_LOOKS` seconds after a look the map is taken again
+        only if ``now``, or if the last look succeeded and began before ``since`` (by the clock)."""
         began = self._clock()
         may_wait = self._problem is not None or self._looked_at >= since
         if not now and may_wait and began < self._next_look:
