@@ -24,7 +24,7 @@ from scrapy_redisq.frontier.shard_session import HOLD
 from scrapy_redisq.pipelines.doubt import PROOFS
 
 LEFT = {
-    *("meta", "counts", "seen", "dead", "letters", "reaped", "slot", "trash", "series", "marks"),
+    *("meta", "counts", "seen", "dead", "letters", "slot", "trash", "series", "marks"),
     *("limits", "robots", "ended", "aside", "taken"),
 }
 """The kinds of keys that a complete run may leave."""

@@ -26,7 +26,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         *("robots", "robots_until"),
     ),
     "series": ("series", "marks", "actions", "history", "histories"),
-    "run": ("meta", "counts", "reaped"),
+    "run": ("meta", "counts"),
 }
 """The first words of the keys of each part of a frontier."""
 

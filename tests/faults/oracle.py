@@ -10,7 +10,7 @@ from lab.cluster import Cluster
 from lab.servers import RedisServer
 from tests.faults.rig import MOST_LEASES, PASSWORD, Rig
 
-LEFT = {"meta", "counts", "seen", "dead", "letters", "reaped", "slot", "trash", "series", "marks"}
+LEFT = {"meta", "counts", "seen", "dead", "letters", "slot", "trash", "series", "marks"}
 LEFT |= {"ended"}  # with REDISQ_RUN
 """The kinds of keys that a complete run may leave; all others hold work or workers."""
 

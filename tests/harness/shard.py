@@ -14,7 +14,7 @@ from scrapy_redisq.frontier.operations import parse_lease
 HASHES = {"meta", "counts", "busy", "worker", "leases", "tokens", "slot", "posted", "letters"}
 SORTED_SETS = {"ready", "levels", "workers", "aside", "paused", "ruled", "delayed", "post", "dead"}
 NOT_READ = re.compile(
-    r"reaped|seen:[\w.-]+(:.+)?|trash|ended|limits|taken|series:\d+|marks|actions|history|histories",
+    r"seen:[\w.-]+(:.+)?|trash|ended|limits|taken|series:\d+|marks|actions|history|histories",
     re.DOTALL,
 )
 """With these the keys in the head of ``lua/shared/keys.lua``."""

@@ -410,8 +410,7 @@ def expire(client: redis.Redis, *workers: Worker) -> None:
 
 
 def reap(client: redis.Redis, worker: Worker, deliveries: int = 5) -> tuple[int, int, int]:
-    """Reap shard 0 as if a second had passed since the last time."""
-    client.delete(key("reaped"))
+    """Reap shard 0."""
     return execute(client, calls.reap(NAME, 0, worker.joined.run, deliveries, 1_000))
 
 

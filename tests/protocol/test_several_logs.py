@@ -138,7 +138,6 @@ def die(servers: Servers, worker: Worker) -> None:
     for session in worker.sessions:
         prefix = key_prefix(NAME, session.shard)
         servers.clients[session.shard].zadd(prefix + "workers", {session.worker_id: 1}, xx=True)
-        servers.clients[session.shard].delete(prefix + "reaped")
         call = calls.reap(NAME, session.shard, session.run_id, 5, 1_000)
         execute(servers, call)
 

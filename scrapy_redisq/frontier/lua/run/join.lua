@@ -50,7 +50,7 @@ end
 for kind, keys in pairs({hash = {META, CLOCK, COUNTS, BUSY, LETTERS, ROBOTS, POSTED, LIMITS, TAKEN},
     zset = {READY, DELAYED, WORKERS, ALL_WORKERS, DEAD, ASIDE, PAUSED, RULED, ROBOTS_UNTIL, ENDED,
       POST},
-    list = {TRASH}, string = {REAPED}}) do
+    list = {TRASH}}) do
   for _, key in ipairs(keys) do
     local found = redis.call('TYPE', key).ok
     if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end

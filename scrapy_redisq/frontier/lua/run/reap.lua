@@ -2,19 +2,16 @@
 -- of such workers, also of crawls that share their slots.
 --
 -- Input    run, ttl (us), max_deliveries, dead_max
--- Reply    {reclaimed, dead, leases left to reclaim}; {0, 0, 0} if somebody reaped within the
---          last second, or Redis was away so that nobody could give a sign of life
+-- Reply    {reclaimed, dead, leases left to reclaim}; {0, 0, 0} if somebody else has, or Redis was
+--          away so that nobody could give a sign of life
 -- Cost     at most 100 leases a call, or about 4 MB of them
 -- Retry    safe
 -- Include  shared/counts shared/queues shared/workers shared/leases shared/slots/state
 
 local meta = fields_of(META, 'run', 'sign', 'patient')
 if meta.run ~= input.run then return {0, 0, 0} end
-local left_of_it = redis.call('PTTL', REAPED) -- longer if the clock has gone back
-if left_of_it > 0 and left_of_it <= 1000 then return {0, 0, 0} end
-redis.call('DEL', REAPED) -- a first write that removes: reaping goes on at maxmemory
+redis.call('ZREM', WORKERS, '') -- a first write that removes: reaping goes on at maxmemory
 if ms_until_dead(meta.sign, meta.patient) > 0 then return {0, 0, 0} end
-redis.call('SET', REAPED, 1, 'PX', 1000)
 
 local reclaimed, dead, left = 0, 0, 0
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 10)) do

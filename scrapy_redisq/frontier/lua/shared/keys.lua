@@ -54,7 +54,6 @@
 --   tokens:WORKER   hash    slot -> downloads that the worker may have at a time
 --   robots          hash    host -> "text" .. its robots.txt, compressed, or "lock"
 --   robots_until    zset    host -> when that expires (microseconds)
---   reaped          string  exists for a second after a reap
 --   seen:RUN...     varies  the dupefilter; RUN, its generation, is the run that began it (and
 --                           RUN.TIME one that was rotated, see rotate()), or "alone" of one
 --                           without this scheduler. seen:RUN.starts... has the identities of the
@@ -79,7 +78,7 @@ local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
 local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
 local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
 local POST, POSTED = PREFIX .. 'post', PREFIX .. 'posted'
-local REAPED, TRASH, ENDED = PREFIX .. 'reaped', PREFIX .. 'trash', PREFIX .. 'ended'
+local TRASH, ENDED = PREFIX .. 'trash', PREFIX .. 'ended'
 local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'
 local LIMITS, TAKEN = PREFIX .. 'limits', PREFIX .. 'taken'
 local WAKE_CHANNEL = PREFIX .. 'wake'
