@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -45,23 +44,6 @@ for i = 1, #ARGV, 3 do
   redis.call('RESTORE', ARGV[i], math.max(0, tonumber(ARGV[i + 2])), ARGV[i + 1])
 end
 """
-
-LOOK = """
-local found = redis.pcall('HMGET', KEYS[1], 'run', 'state')
-if found.err then found = {false, false} end
-for _, key in ipairs(redis.call('KEYS', 'redisq:*')) do
-  local left = redis.call('PTTL', key)
-  if left >= 0 then
-    found[#found + 1] = key
-    found[#found + 1] = left
-  end
-end
-return found
-"""
-"""The run of the shard whose meta key this is, its state, and which keys live for a time."""
-
-LOOK_EVERY, MOST_CALLS = 0.2, 20
-"""Virtual seconds, and commands, after which keys are looked for that live for a time."""
 
 AOF = ((b"aof_enabled:0", b"aof_enabled:1"), (b"rewrite_time_sec:-1", b"rewrite_time_sec:0"))
 """What INFO says of a server that keeps a log, of which `SimulatedServer.forget_since` loses the
@@ -116,11 +98,8 @@ class SimulatedServer:
         self._snapshots: list[tuple[float, list[bytes]]] = []
         self._called = asyncio.Event()
         self._late: set[asyncio.Task[None]] = set()
-        self._expire: dict[bytes, float] = {}
-        """Keys that live for a time -> until when, in virtual seconds."""
         self._pending: dict[bytes, tuple[int, float]] = {}
-        """Entries of the feed that are aside -> for how many ms, and since which virtual second."""
-        self._look_at, self._calls = 0.0, 0
+        """Entries of the feed that are aside -> how often, and since which virtual second."""
         self._scripts: set[str] = set()
         """SHA-1 of those that it knows. The real Redis also knows those of former crawls, so that
         they are not compiled for each crawl."""
@@ -143,7 +122,7 @@ class SimulatedServer:
         kept = [held for at, held in (of or self)._snapshots if at <= moment] or [[]]
         self.redis.eval(RESTORE, 0, *kept[-1])
         self._snapshots = [*([] if of else self._snapshots), (0.0 if of else moment, kept[-1])]
-        self._take_look(self.redis.eval(LOOK, 1, META))
+        self._take_run(self._wire.ask(self.number, ("HMGET", META, "run", "state"))[0])
 
     # What is asked of it
 
@@ -158,20 +137,17 @@ class SimulatedServer:
         commands: list[tuple[Any, ...]] = [
             ("MSET", SECONDS, int(now), MICROSECONDS, int(now % 1 * 1e6))
         ]
-        self._calls += 1
-        looks = self._clock.now >= self._look_at or self._calls > MOST_CALLS
-        if looks:
-            self._look_at, self._calls = self._clock.now + LOOK_EVERY, 0
-            commands += [("PEXPIRE", key, self._left(at)) for key, at in self._expire.items()]
+        # Entries are aside for virtual milliseconds: Redis counts real ones.
+        for entry, (_, since) in self._pending.items():
+            aside = ("IDLE", int((self._clock.now - since) * 1000), "JUSTID")
+            commands.append(("XCLAIM", FEED, GROUP, "worker", 0, entry, *aside))
         full = [("CONFIG SET", "maxmemory", number) for number in (1, 0) if self.is_full]
         commands += [*full[:1], command, *full[1:]]  # nothing can be added
-        look = ("EVAL", LOOK, 1, META) if looks else ("HMGET", META, "run", "state")
-        answers = self._wire.ask(self.number, *commands, look)
+        looks = ("HMGET", META, "run", "state"), ("XPENDING", FEED, GROUP, "-", "+", 100)
+        *answers, told, pending = self._wire.ask(self.number, *commands, *looks)
         reply = answers[commands.index(command)]
-        if looks:
-            self._take_look(answers[-1])
-        else:
-            self._take_run(answers[-1])
+        self._take_run(told)
+        self._take_pending(pending)
         self.network.spread_news()
         if command[0] == "EVALSHA":
             self.network.largest_reply = max(self.network.largest_reply, _size(reply))
@@ -211,35 +187,11 @@ class SimulatedServer:
         self._called.clear()
         await self._called.wait()
 
-    def _left(self, until: float) -> int:
-        """Milliseconds; 0: it is over."""
-        left = int((until - self._clock.now) * 1000)
-        return left if left > 5 else 0
-
-    def _take_look(self, told: list[Any]) -> None:
-        """Redis counts real time, of which hardly any has passed."""
-        *run, found = told[0], told[1], told[2:]
-        self._take_run(run)
-        known, self._expire = self._expire, {}
-        for key, left in zip(found[::2], found[1::2], strict=True):
-            until = known.get(key)
-            if until is None or not 0 <= self._left(until) - left < 100:
-                until = self._clock.now + math.ceil(left / 1000)
-            self._expire[key] = until
-        self._age_pending()
-
-    def _age_pending(self) -> None:
-        """Let entries of a stream be pending for virtual milliseconds, too."""
-        (told,) = self._wire.ask(self.number, ("XPENDING", FEED, GROUP, "-", "+", 100))
+    def _take_pending(self, told: Any) -> None:
         known, self._pending = self._pending, {}
-        for entry, _, real, _ in () if isinstance(told, Exception) else told:
+        for entry, _, _, often in () if isinstance(told, Exception) else told:
             before, since = known.get(entry, (0, 0.0))
-            if entry not in known or real < before:  # it was delivered meanwhile
-                since = self._clock.now - real / 1000
-            idle = max(0, int((self._clock.now - since) * 1000))
-            self._pending[entry] = (idle, since)
-            claim = ("XCLAIM", FEED, GROUP, "worker", 0, entry, "IDLE", idle, "JUSTID")
-            self._wire.ask(self.number, claim)
+            self._pending[entry] = (often, since if before == often else self._clock.now)
 
     def _take_run(self, told: Any) -> None:
         before = self.state
