@@ -19,7 +19,7 @@ from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 
 _NONE, _META, _CHANNEL = "{none}", "{meta}", "{channel}"
 
-_OF_KEYS = "type exists pttl del unlink hlen hkeys hgetall llen lpop rpop scard smembers zcard"
+_OF_KEYS = "type exists del unlink hlen hkeys hgetall llen lpop rpop scard smembers zcard"
 _OF_MEMBERS = "hget hdel hexists hmget srem sismember zrem zrevrank zscore"
 _OF_RANGES = "getrange lrange zcount zrange zrangebyscore zremrangebyrank zrevrange"
 
@@ -31,7 +31,6 @@ IN_SCRIPTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lpush", "rpush", "sadd"), (_META, "x")),
     "time": (),
     "publish": (_CHANNEL, ""),
-    "set": (_NONE, "", "XX"),
     "setrange": (_NONE, "-1", "x"),
     "hset": (_NONE, "f", "v", "odd"),
     "hsetnx": (_META, "format", ""),
