@@ -291,7 +291,6 @@ class Downloads:
         plain = path.isdecimal() and not request.cb_kwargs
         if path.startswith("rival"):
             site.rivals[host].append(time.monotonic())
-            world().downloads(host)
             return await self._answer(request, Page(-1, 0), path, False, host)
         name = path  # a leaf and a link of a chain have one URL, and one set of arguments
         if request.cb_kwargs:
@@ -309,19 +308,28 @@ class Downloads:
         page = site.pages[int(path.partition("?")[0])]
         if page.kills and plain:
             await world().killed_by(process)
-        world().downloads(host)
         with site.begin(name, number):
-            return await self._answer(request, page, name, plain, host)
+            return await self._answer(request, page, name, plain, host, waits=not late)
 
     async def _answer(
-        self, request: Request, page: Page, name: str, plain: bool, host: str
+        self,
+        request: Request,
+        page: Page,
+        name: str,
+        plain: bool,
+        host: str,
+        *,
+        waits: bool = True,
     ) -> Response:
+        """``waits``: see `Site.asked`."""
         site, process = world().site, WORKER.get()
-        site.active[host, process.number if process else 0] += 1
+        if waits:
+            world().downloads(host)
+        site.active[host, process.number if process else 0] += waits
         try:
             await asyncio.sleep(page.seconds)
         finally:
-            site.active[host, process.number if process else 0] -= 1
+            site.active[host, process.number if process else 0] -= waits
         nth = site.hits[name] - 1
         fails = plain and nth < len(page.answers)
         if fails and page.answers[nth] in (500, 502) and host not in site.away:
@@ -392,4 +400,6 @@ class Sink(BatchPipeline):
 
     async def takes_others(self, row: Any, others: list[Any]) -> bool:
         # As a database does, which can be asked without a row.
-        return await super().takes_others(row, others) if others else not world().sink_away
+        if world().sink_away:
+            raise OSError("simulated: the sink is away")
+        return await super().takes_others(row, others) if others else True
