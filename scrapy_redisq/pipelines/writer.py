@@ -304,10 +304,11 @@ class Writer:
             proof = self.doubts.failed(waiting, slow=slow)
             counts = at_end or waiting.compared
             if not proof and (counts or (self.doubts.many_fail and not self.doubts.answers)):
-                self.doubts.answers = await self._takes(others, waiting, error)
+                takes = await self._takes(others, waiting, error)
+                self.doubts.answers = bool(takes)
                 proof = self.doubts.answers and counts
-                # A sink to which nothing was written here: another worker may know more.
-                elsewhere = at_end and not proof and not others
+                # It cannot be asked without rows: another worker may have written some.
+                elsewhere = at_end and takes is False and not others
                 if elsewhere and self._endings.give_back_later(waiting, ELSEWHERE):
                     self.doubts.forget(waiting)
                     return
@@ -338,17 +339,19 @@ class Writer:
             return not has_pending_requests(self._crawler)
         return self._worker.finds_nothing()
 
-    async def _takes(self, others: list[Waiting], waiting: Waiting, error: SinkUnavailable) -> bool:
-        """Whether the sink takes rows at this moment that it has taken before."""
+    async def _takes(
+        self, others: list[Waiting], waiting: Waiting, error: SinkUnavailable
+    ) -> bool | None:
+        """Whether the sink takes rows at this moment that it has taken before; None: it fails, and
+        would for another worker, too."""
         if error.at_commit:
-            return False  # the rows below are not committed
+            return None  # the rows below are not committed
         rows = [other.row for other in others]
         try:
-            taken: bool = await self._patient(self._pipeline.takes_others, waiting.row, rows)
+            return bool(await self._patient(self._pipeline.takes_others, waiting.row, rows))
         except Exception as problem:  # then it is not known
             logger.debug("%s takes no other rows: %r", type(self._pipeline).__name__, problem)
-            return False
-        return taken
+            return None
 
     # A sink that is away, and how long a crawl that ends waits for it
 

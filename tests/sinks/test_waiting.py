@@ -65,6 +65,10 @@ class HeldPages:
     def give_back(self, page: Request) -> None:
         self.given_back.add(page)
 
+    def give_back_later(self, page: Request, delays: Any) -> bool:
+        self.given_back.add(page)
+        return True
+
     def refuse(self, page: Request, problem: Problem) -> None:
         self.refused[page] = problem.detail
 
@@ -195,6 +199,30 @@ async def test_rows_that_only_the_driver_refuses(monkeypatch: pytest.MonkeyPatch
         await until(lambda: len(pages.refused) == count, "all are refused")
         assert len(sink.rows) == 13
     assert all(text.endswith("DriverError: no such number") for text in pages.refused.values())
+
+
+@in_a_loop
+async def test_a_worker_that_has_written_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a crawl its page is for another worker, which may have rows to ask the sink
+    with. Not while the sink has been asked without a row, and fails: it is away for all."""
+    monkeypatch.setattr(doubt, "END", 0)
+    pages = HeldPages()
+    async with opened(pages) as sink:
+        sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
+        sink.fault = refusing(lambda n: sink.attempts < 30, DriverError("away"))
+
+        async def fails(row: Row, others: list[Row]) -> bool:
+            raise DriverError("away")
+
+        sink.takes_others = fails  # type: ignore[method-assign]
+        assert await results(put(sink, 0)) == [None]
+        await until(lambda: sink.rows, "it is written")
+        assert not pages.given_back
+    async with opened(pages) as sink:
+        sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
+        sink.fault = refusing(lambda n: True, DriverError("away"))
+        await results(put(sink, 1))
+        await until(lambda: pages.given_back, "it goes back")
 
 
 class Panic(BaseException):
