@@ -121,6 +121,7 @@ class SimulatedServer:
             task.cancel()
         kept = [held for at, held in (of or self)._snapshots if at <= moment] or [[]]
         self.redis.eval(RESTORE, 0, *kept[-1])
+        self._pending = {}
         self._snapshots = [*([] if of else self._snapshots), (0.0 if of else moment, kept[-1])]
         self._take_run(self._wire.ask(self.number, ("HMGET", META, "run", "state"))[0])
 

@@ -206,23 +206,17 @@ async def test_a_worker_that_has_written_nothing(monkeypatch: pytest.MonkeyPatch
     """At the end of a crawl its page is for another worker, which may have rows to ask the sink
     with. Not while the sink has been asked without a row, and fails: it is away for all."""
     monkeypatch.setattr(doubt, "END", 0)
-    pages = HeldPages()
-    async with opened(pages) as sink:
+    pages, faults = HeldPages(), iter([1] * 9)
+    async with opened(pages) as sink, opened(HeldPages()) as other:
+        other.fault = refusing(lambda n: True, DriverError("away"))
         sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
-        sink.fault = refusing(lambda n: sink.attempts < 30, DriverError("away"))
-
-        async def fails(row: Row, others: list[Row]) -> bool:
-            raise DriverError("away")
-
-        sink.takes_others = fails  # type: ignore[method-assign]
-        assert await results(put(sink, 0)) == [None]
-        await until(lambda: sink.rows, "it is written")
-        assert not pages.given_back
-    async with opened(pages) as sink:
-        sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
-        sink.fault = refusing(lambda n: True, DriverError("away"))
+        sink.fault = refusing(lambda n: n or next(faults, 0), DriverError("away"))
         await results(put(sink, 1))
         await until(lambda: pages.given_back, "it goes back")
+        monkeypatch.setattr(sink, "takes_others", lambda row, others: other.write([row]))
+        await results(put(sink, 0))
+        await until(lambda: sink.rows, "it is written")
+    assert len(pages.given_back) == 1
 
 
 class Panic(BaseException):

@@ -4,7 +4,7 @@
 -- Input    run, ttl (us), max_deliveries, dead_max
 -- Reply    {reclaimed, dead, leases left to reclaim}; {0, 0, 0} if somebody else has, or Redis was
 --          away so that nobody could give a sign of life
--- Cost     at most 100 leases a call, or about 4 MB of them
+-- Cost     at most 100 leases a call, or about 4 MB of them, and the ids of a worker's others
 -- Retry    safe
 -- Include  shared/counts shared/queues shared/workers shared/leases shared/slots/state
 

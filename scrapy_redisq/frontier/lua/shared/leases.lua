@@ -73,9 +73,9 @@ end
 
 -- The ids of a worker's leases, in the order of their claims.
 local function lease_ids(worker)
-  local ids = redis.call('HKEYS', leases_of(worker))
-  local function number(id) return tonumber(string.match(id, '^%d+')) or 0 end
-  table.sort(ids, function(a, b) return number(a) < number(b) end)
+  local ids, numbers = redis.call('HKEYS', leases_of(worker)), {}
+  for _, id in ipairs(ids) do numbers[id] = tonumber(string.match(id, '^%d+')) or 0 end
+  table.sort(ids, function(a, b) return numbers[a] < numbers[b] end)
   return ids
 end
 
@@ -86,8 +86,9 @@ local most_back, bytes_back = 100, 0
 
 local function take_back(worker, died)
   local key, back, taken = leases_of(worker), {}, 0
-  for _, id in ipairs(lease_ids(worker)) do
-    if most_back <= 0 or bytes_back >= MOST_BYTES then break end
+  local function is_over() return most_back <= 0 or bytes_back >= MOST_BYTES end
+  for _, id in ipairs(is_over() and {} or lease_ids(worker)) do
+    if is_over() then break end
     local record = redis.call('HGET', key, id)
     most_back, bytes_back, taken = most_back - 1, bytes_back + #record, taken + 1
     redis.call('HDEL', key, id)
