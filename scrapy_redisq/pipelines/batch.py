@@ -119,7 +119,8 @@ class BatchPipeline:
         """Whether the sink works although it does not take ``row``: it takes others.
 
         ``others`` have been written before, the last one of its `kind` if there is one. They are
-        written once more; a sink that can undo that should. An exception means no.
+        written once more; a sink that can undo that should. With none of them, False says that the
+        sink cannot be asked. An exception means that it is away.
         """
         if others:
             await self._batches.call(self.write, others)

@@ -345,7 +345,7 @@ class Writer:
         """Whether the sink takes rows at this moment that it has taken before; None: it fails, and
         would for another worker, too."""
         if error.at_commit:
-            return None  # the rows below are not committed
+            return False  # it answers; the rows below are not committed
         rows = [other.row for other in others]
         try:
             return bool(await self._patient(self._pipeline.takes_others, waiting.row, rows))
