@@ -208,15 +208,19 @@ async def test_a_worker_that_has_written_nothing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doubt, "END", 0)
     pages, faults = HeldPages(), iter([1] * 9)
     async with opened(pages) as sink, opened(HeldPages()) as other:
-        other.fault = refusing(lambda n: True, DriverError("away"))
         sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
-        sink.fault = refusing(lambda n: n or next(faults, 0), DriverError("away"))
+        sink.fault = refusing(lambda n: True, DriverError("away"))
         await results(put(sink, 1))
-        await until(lambda: pages.given_back, "it goes back")
+        await until(lambda: len(pages.given_back) == 1, "it goes back")
+        other.fault = refusing(lambda n: True, DriverError("away"))
         monkeypatch.setattr(sink, "takes_others", lambda row, others: other.write([row]))
+        sink.fault = refusing(lambda n: True, WriteFailed("refused", at_commit=True))
+        await results(put(sink, 2))
+        await until(lambda: len(pages.given_back) == 2, "it goes back")
+        sink.fault = refusing(lambda n: next(faults, 0), DriverError("away"))
         await results(put(sink, 0))
         await until(lambda: sink.rows, "it is written")
-    assert len(pages.given_back) == 1
+    assert len(pages.given_back) == 2
 
 
 class Panic(BaseException):
