@@ -154,11 +154,7 @@ class TestRequests:
         assert "has 1 unfinished request of its own" in redisq(*migrate).err
 
     def test_interrupted(
-        self,
-        redisq: Redisq,
-        old: redis.Redis,
-        frontier: Frontier,
-        monkeypatch: pytest.MonkeyPatch,
+        self, redisq: Redisq, old: redis.Redis, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A call that died in its second batch, before it deleted, is said again."""
         put(old, *(book(n, dont_filter=n % 2 == 0) for n in range(250)))

@@ -124,9 +124,7 @@ def table(document: str, heading: str) -> list[list[str]]:
 def test_all_keys_are_explained() -> None:
     """docs/explanation/protocol.md names the keys that the Lua documents."""
     documented = re.findall(
-        r"^--   ([\w:.]+) +[a-z]+ ",
-        (LUA / "shared" / "keys.lua").read_text("utf-8"),
-        re.M,
+        r"^--   ([\w:.]+) +[a-z]+ ", (LUA / "shared" / "keys.lua").read_text("utf-8"), re.M
     )
     named = [
         key

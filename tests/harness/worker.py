@@ -22,14 +22,7 @@ from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.limits import GIVE_UP
 from scrapy_redisq.frontier.names import key_prefix
-from scrapy_redisq.frontier.operations import (
-    Enqueue,
-    Finish,
-    Lease,
-    Link,
-    Reply,
-    TurnReport,
-)
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Link, Reply, TurnReport
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute

@@ -271,9 +271,7 @@ MUTANTS = [
         ),
     ),
     *_of(
-        BACKOFF,
-        BACKED_OFF,
-        ("local is_news = NOW - since >= state.failed", "local is_news = true"),
+        BACKOFF, BACKED_OFF, ("local is_news = NOW - since >= state.failed", "local is_news = true")
     ),
     *_of(
         BACKOFF,
@@ -303,10 +301,7 @@ MUTANTS = [
     *_of(
         "worker/worker.py",
         "tests/crawls/test_sessions.py",
-        (
-            "return number if number + (self._kept_at > 0) <= stored[0] else None",
-            "return number",
-        ),
+        ("return number if number + (self._kept_at > 0) <= stored[0] else None", "return number"),
     ),
     *_of(ROBOTS, "tests/crawls/test_robots.py", "keep('lock', LOCK)"),
     *_of(

@@ -60,7 +60,7 @@ class Stored(Fault):
         "ITEM_PIPELINES": {"scrapy_redisq.pipelines.DatabasePipeline": 300},
         "REDISQ_FRONTIER": "fault",
         "REDISQ_TABLES": {
-            "crawls.items.Page": {"table": "pages", "key": ["url"], "version": "fetched_at"},
+            "crawls.items.Page": {"table": "pages", "key": ["url"], "version": "fetched_at"}
         },
     }
 
