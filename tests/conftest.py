@@ -303,10 +303,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaServer]:
-    """One MariaDB for the whole session; `Database.fresh` makes a new database.
-
-    What is committed survives a kill of the server, though not a power cut.
-    """
+    """One MariaDB for the whole session, as `postgres_server`."""
     if mariadb_binaries() is None:
         pytest.skip("NO MariaDB ON THIS MACHINE: see .ci/run for what to install")
     with MariaServer("--innodb-flush-log-at-trx-commit=2") as server:

@@ -213,7 +213,6 @@ def test_reaping_many(client: redis.Redis) -> None:
     while dead.claim(100):
         pass
     assert die(client, dead) == (100, 0, 150)
-    counts(client)
     dead.exchange(lose="reply")
     assert len(read_shard(client, NAME, 0).leases[dead.id]) == 150
     assert reap(client, heir) == (100, 0, 50)
@@ -225,6 +224,23 @@ def test_reaping_many(client: redis.Redis) -> None:
     assert {lease.deliveries for lease in got} == {1}
     expire(client, heir)
     assert reap(client, member(client), deliveries=2) == (0, 100, 150), "the second worker died"
+
+
+def test_leaving_with_many(client: redis.Redis) -> None:
+    """A worker that leaves is not taken for dead between its calls; what a late exchange of it
+    claims then goes back with the next call. One that comes later still is refused."""
+    leaver, other = member(client), member(client)
+    leaver.send([f"{n}" for n in range(250)])
+    while leaver.claim(100):
+        pass
+    leave = calls.leave(NAME, 0, leaver.joined.run, leaver.id)
+    late = leaver.sessions[0].call(10, demand_for(10))
+    assert execute(client, leave) == 150
+    assert reap(client, other, deliveries=1) == (0, 0, 0)
+    assert len(execute(client, late).leases) == 10
+    assert [execute(client, leave), execute(client, leave)] == [60, 0]
+    assert execute(client, late).status == "gone"
+    assert [lease.deliveries for _ in range(3) for lease in other.claim(100)] == [0] * 250
 
 
 def test_a_server_that_has_lost_the_end_of_its_log(client: redis.Redis) -> None:

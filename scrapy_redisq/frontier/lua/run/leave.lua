@@ -9,9 +9,8 @@
 if redis.call('HGET', META, 'run') ~= input.run then return 0 end
 take_back(input.worker)
 local left = leases_held(input.worker)
-if left > 0 then
-  fence(input.worker)
-else
+-- Until the last call it stays a worker like any other: whoever is fenced is reaped as dead.
+if left == 0 then
   remove_worker(input.worker, input.returns)
   return_tokens(input.worker)
   redis.call('HSET', META, 'left', integer(NOW))
