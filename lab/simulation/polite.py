@@ -23,6 +23,9 @@ WORDLESS = (*TAKEN_FOR_DEAD, "kill", "clock")
 FORGETTING = (*LOSING, "lost_script", "reset")
 """Faults by which a server forgets what it was told."""
 
+ROBOTS_LOCK = 30.0
+"""Seconds for which others wait for the robots.txt of a worker that is gone."""
+
 STARVED = 6.0
 """Virtual seconds for which nothing begins at a host that has a link to be followed, while less
 than half of the downloads go on that one worker may have."""
@@ -56,7 +59,13 @@ def rudeness(world: World) -> Iterator[str]:
     if pressed := [one for one in pressed if not world.faults.near(WORDLESS, one[0])]:
         yield f"rude: to hosts that are away, at {pressed[:5]}"
     anew = (*WORDLESS, "reset", "requeue")
-    hasty = [one for one in world.site.hasty if not world.faults.near(anew, one[0] - BOOTED)]
+    # A worker that was taken for dead may have a request that still waits for its robots.txt.
+    held = ROBOTS_LOCK * ("robots" in world.plan.features)
+    hasty = [
+        (at, name)
+        for at, name in world.site.hasty
+        if not world.faults.near(anew, at - BOOTED - held, at - BOOTED)
+    ]
     if hasty and not world.has_forgotten:  # another request of its name may be tried meanwhile
         yield f"rude: tried again too soon: {hasty[:5]}"
     yield from _concurrency(world)
