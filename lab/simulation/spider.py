@@ -312,14 +312,7 @@ class Downloads:
             return await self._answer(request, page, name, plain, host, waits=not late)
 
     async def _answer(
-        self,
-        request: Request,
-        page: Page,
-        name: str,
-        plain: bool,
-        host: str,
-        *,
-        waits: bool = True,
+        self, request: Request, page: Page, name: str, plain: bool, host: str, *, waits: bool = True
     ) -> Response:
         """``waits``: see `Site.asked`."""
         site, process = world().site, WORKER.get()

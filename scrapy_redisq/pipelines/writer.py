@@ -342,14 +342,14 @@ class Writer:
     async def _takes(
         self, others: list[Waiting], waiting: Waiting, error: SinkUnavailable
     ) -> bool | None:
-        """Whether the sink takes rows at this moment that it has taken before; None: it fails, and
-        would for another worker, too."""
+        """Whether the sink takes rows at this moment that it has taken before; False: or cannot be
+        asked; None: it fails when it is asked, and would for another worker, too."""
         if error.at_commit:
             return False  # it answers; the rows below are not committed
         rows = [other.row for other in others]
         try:
             return bool(await self._patient(self._pipeline.takes_others, waiting.row, rows))
-        except Exception as problem:  # then it is not known
+        except Exception as problem:
             logger.debug("%s takes no other rows: %r", type(self._pipeline).__name__, problem)
             return None
 
