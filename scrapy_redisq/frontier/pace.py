@@ -130,6 +130,8 @@ class Pace:
             return max(0.0, RUNNING_LOW - since)
         soon = OTHERS_ASKED if others_asked else RUNNING_LOW
         pauses = [self._heartbeat, BUSY if busy else self._idle]
+        if starting:
+            pauses.append(BUSY)  # it may wait for room, of which only an exchange tells
         pauses.append(max(BUSY, self._overdue_in))
         if proof_at > self._sent_at:
             pauses.append(proof_at - self._sent_at)  # it is tried once, then now and then
