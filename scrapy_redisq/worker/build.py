@@ -14,7 +14,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_redisq._scrapy.crawl import spider_with_limits, stop_at_hangup
+from scrapy_redisq._scrapy.crawl import spare_what_stays, spider_with_limits, stop_at_hangup
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import SettingError
@@ -137,6 +137,8 @@ def _watch(worker: Worker) -> None:
     connect(in_progress.item_scraped, signals.item_scraped)
     if worker.crawler.settings.getbool("COOKIES_ENABLED"):
         connect(in_progress.response_downloaded, signals.response_downloaded)
+    # Not before: to find the crawl's arguments, the collector is asked who knows the crawler.
+    connect(spare_what_stays, signals.engine_started)
     # Scrapy waits for the spider that it stops, unless that is being closed already.
     connect(engine.until_closed, signals.engine_stopped)
 

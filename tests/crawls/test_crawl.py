@@ -80,6 +80,12 @@ class TestRuns:
             ]
             assert set(site.counts().values()) == {2}
 
+    def test_garbage(self, redis_server: RedisServer, crawl: Run) -> None:
+        """The collector passes over what stays to the end of a process that has one crawl alone."""
+        assert clean(crawl("looked", settings={"LOOKED": False}).wait().log)
+        settings = {"REDISQ_URL": redis_server.url, "LOOKED": "True"}
+        assert several("looked", "", [settings]) == ["finished"]
+
     def test_a_run_with_a_name(self, crawl: Run) -> None:
         """REDISQ_RUN: it is crawled once, however often a supervisor starts it."""
         settings = {"REDISQ_RUN": "%(spider)s 1"}

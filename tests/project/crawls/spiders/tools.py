@@ -1,6 +1,7 @@
 """For Scrapy's tools."""
 
 import asyncio
+import gc
 import os
 
 import scrapy
@@ -34,6 +35,16 @@ class AnsweredAtOnce(follow.Follow):
 
     def parse(self, response):
         yield {"at_once": int(response.text)}
+
+
+class Looked(scrapy.Spider):
+    """Fails at its end unless Python's garbage collector looks at it if it is ``LOOKED`` at."""
+
+    name = "looked"
+
+    def closed(self, reason):
+        looked = any(one is self for one in gc.get_objects())
+        assert looked == self.settings.getbool("LOOKED")
 
 
 class Proxies(follow.Proxies):
