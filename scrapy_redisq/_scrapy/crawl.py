@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import gc
 import logging
@@ -69,10 +70,11 @@ def running_command() -> tuple[str, object] | None:
 def spare_what_stays() -> None:
     """In a process of one crawl, keep Python's garbage collector from all that is there by now:
     modules, Scrapy, the crawl. It stays to the end, and each full collection would look at it: a
-    sixteenth of a crawl's time. A process of several crawls would keep the garbage of each."""
-    running = running_command()
-    if running is not None and running[0] in {"crawl", "runspider"}:
+    tenth of a crawl's time. A process of several crawls would keep the garbage of each."""
+    _, command = running_command() or ("", None)
+    if type(command).__module__ in {"scrapy.commands.crawl", "scrapy.commands.runspider"}:
         gc.freeze()
+        atexit.register(gc.unfreeze)  # then files that nobody has closed are written to the end
 
 
 def spider_arguments(crawler: Crawler) -> dict[str, Any] | None:

@@ -105,6 +105,7 @@ class Pace:
         many: bool,
         busy: bool,
         starting: bool = False,
+        held_back: bool = False,
         enqueues: bool = True,
         within: float = math.inf,
         urgent: bool = False,
@@ -115,7 +116,8 @@ class Pace:
         ``low``: the worker has little left to start. ``others_asked``: other shards are asked for
         all that it could take. ``waiting``: there is something to send, ``enqueues``: requests too,
         ``many``: enough for a whole exchange. ``busy``: it works on something, ``starting``:
-        ``start()`` may have more. ``within``: seconds from now. ``urgent``: as soon as may be.
+        ``start()`` may have more. ``held_back``: it has more, and waits for room, of which only an
+        exchange tells. ``within``: seconds from now. ``urgent``: as soon as may be.
         ``proof_at``: when (time.monotonic()) an exchange will show that nothing which the server
         has can be lost.
         """
@@ -130,8 +132,8 @@ class Pace:
             return max(0.0, RUNNING_LOW - since)
         soon = OTHERS_ASKED if others_asked else RUNNING_LOW
         pauses = [self._heartbeat, BUSY if busy else self._idle]
-        if starting:
-            pauses.append(BUSY)  # it may wait for room, of which only an exchange tells
+        if held_back:
+            pauses.append(BUSY)
         pauses.append(max(BUSY, self._overdue_in))
         if proof_at > self._sent_at:
             pauses.append(proof_at - self._sent_at)  # it is tried once, then now and then

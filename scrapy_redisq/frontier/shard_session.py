@@ -353,6 +353,7 @@ class ShardSession:
             many=waiting >= MAX_OPERATIONS,
             busy=busy,
             starting=run.worker.starting()[0],
+            held_back=run.worker.held_back(),
             # The crawl may be waiting for that alone.
             proof_at=-math.inf if busy else run.proof_at(),
         )

@@ -89,6 +89,9 @@ class Worker(Protocol):
     def starting(self) -> tuple[bool, bool]:
         """(it may still add requests of its own, all its start requests were added)."""
 
+    def held_back(self) -> bool:
+        """It would add requests if there were room."""
+
     def report(self) -> dict[str, Any]:
         """What an exchange with shard 0 tells people of it."""
 

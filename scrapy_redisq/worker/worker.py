@@ -370,6 +370,9 @@ class Worker:
         all_added = not (self.engine.starting or self.engine.start_failed or self.kept.left_start)
         return starting or self.kept.own > 0, all_added
 
+    def held_back(self) -> bool:
+        return self.back_pressure.holds_back
+
     def collect_ended(self) -> None:
         self.kept.drop()
         kept_ended = True

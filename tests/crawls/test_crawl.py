@@ -80,10 +80,13 @@ class TestRuns:
             ]
             assert set(site.counts().values()) == {2}
 
-    def test_garbage(self, redis_server: RedisServer, crawl: Run) -> None:
-        """The collector passes over what stays to the end of a process that has one crawl alone."""
-        assert clean(crawl("looked", settings={"LOOKED": False}).wait().log)
-        settings = {"REDISQ_URL": redis_server.url, "LOOKED": "True"}
+    def test_garbage(self, redis_server: RedisServer, tmp_path: Path) -> None:
+        """The collector passes over what stays to the end of a process that has one crawl alone. At
+        its exit a file that nobody has closed is written."""
+        settings = {"REDISQ_URL": redis_server.url, "LOOKED": False, "UNCLOSED": tmp_path / "file"}
+        assert clean(Crawl("looked", tmp_path, settings=settings, fresh=True).wait().log)
+        assert (tmp_path / "file").read_text() == "written at the exit"
+        settings = {**settings, "LOOKED": "True", "UNCLOSED": str(tmp_path / "file")}
         assert several("looked", "", [settings]) == ["finished"]
 
     def test_a_run_with_a_name(self, crawl: Run) -> None:

@@ -57,6 +57,9 @@ class Puppet:
     def starting(self) -> tuple[bool, bool]:
         return False, True
 
+    def held_back(self) -> bool:
+        return False
+
     def report(self) -> dict[str, Any]:
         return {}
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+from pathlib import Path
 
 import scrapy
 from scrapy.http import TextResponse
@@ -41,6 +42,13 @@ class Looked(scrapy.Spider):
     """Fails at its end unless Python's garbage collector looks at it if it is ``LOOKED`` at."""
 
     name = "looked"
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        spider.unclosed = Path(crawler.settings["UNCLOSED"]).open("w")  # noqa: SIM115
+        spider.unclosed.write("written at the exit")
+        return spider
 
     def closed(self, reason):
         looked = any(one is self for one in gc.get_objects())
