@@ -423,8 +423,11 @@ def _redis(world: World) -> Iterator[str]:
         keys = [key.decode() for key in server.redis.keys("redisq:{sim*")]
         kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
         # Who could not leave, or whose leave is lost, is taken for dead a TTL later, too.
-        alive_since = world.closed_at - world.plan.settings["REDISQ_LEASE_TTL"]
-        unheard = world.faults.near([*LOSING, "cut", "messages"], alive_since, world.closed_at)
+        # Whoever finds that the run is over looks for nobody.
+        ends = [one.closed_at for one in world.workers if one.joined_at < math.inf]
+        last = max(ends, default=0.0)
+        alive_since = last - world.plan.settings["REDISQ_LEASE_TTL"]
+        unheard = world.faults.near([*LOSING, "cut", "messages"], alive_since, last)
         dies = world.met["outage"] or any(one.process.dead for one in world.workers)
         is_left = ("keep_alive" in world.plan.features and dies) or unheard
         may = GONE if is_left else set()

@@ -80,6 +80,7 @@ class Worker:
     run: bytes | None = None
     started_at: float = 0.0
     joined_at: float = math.inf
+    closed_at: float = 0.0
     task: asyncio.Task[None] | None = None
     reason: str = ""
     stopped: int = 0

@@ -206,10 +206,12 @@ class World:
 
         def closed(reason: str) -> None:
             worker.reason = reason
-            self.closed_at = self.clock.now
+            self.closed_at = worker.closed_at = self.clock.now
             if reason == "finished" and not worker.is_strange:
                 self._finished(worker)
-            self._is_lost |= reason == "frontier_lost"
+            if reason == "frontier_lost":
+                self._is_lost = True
+                self.site.asked_for.clear()  # by a run that nobody has any more
             self.say(f"w{worker.number} closed: {reason}")
 
         def joined() -> None:
