@@ -181,12 +181,15 @@ def each_binary(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def _server_of() -> Iterator[Callable[[str], RedisServer]]:
-    """One server of each kind, some of them with RedisBloom, for the whole session."""
+    """One server of each kind, some of them with RedisBloom, and of "" one without modules, for the
+    whole session. Whoever asks for it gets it emptied."""
     servers: dict[str, RedisServer] = {}
 
     def server_of(kind: str) -> RedisServer:
         if kind not in servers:
-            servers[kind] = RedisServer(binaries()[kind], *AT_REST, bloom=kind in BLOOM)
+            servers[kind] = RedisServer(any_server(kind), *AT_REST, bloom=kind in BLOOM)
+        with servers[kind].client() as client:
+            client.flushall()
         return servers[kind]
 
     yield server_of
@@ -199,10 +202,7 @@ def each_server(
     request: pytest.FixtureRequest, _server_of: Callable[[str], RedisServer]
 ) -> RedisServer:
     """A server, emptied first: of which kinds says `pytest_generate_tests`."""
-    server = _server_of(request.param)
-    with server.client() as client:
-        client.flushall()
-    return server
+    return _server_of(request.param)
 
 
 @pytest.fixture
@@ -238,18 +238,10 @@ def worker(client: redis.Redis) -> Worker:
     return Worker(client, NAME, EXACT)
 
 
-@pytest.fixture(scope="session")
-def _one_server() -> Iterator[RedisServer]:
-    with RedisServer(any_server(), *AT_REST) as server:
-        yield server
-
-
 @pytest.fixture
-def redis_server(_one_server: RedisServer) -> RedisServer:
+def redis_server(_server_of: Callable[[str], RedisServer]) -> RedisServer:
     """One server without modules, emptied first."""
-    with _one_server.client() as client:
-        client.flushall()
-    return _one_server
+    return _server_of("")
 
 
 @pytest.fixture

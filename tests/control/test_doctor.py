@@ -6,7 +6,6 @@ import json
 import re
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,9 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.ops.doctor import Level, Line, crawl, project, rights
 from scrapy_redisq.settings.settings import RedisqSettings
-from tests.docs.test_readme import acl
+from tests.docs.test_readme import acl, blocks
 from tests.harness.command import Redisq
-
-DOCS = Path(__file__).parents[2] / "docs"
-REDIS = (DOCS / "operate/redis.md").read_text("utf-8")
+from tests.harness.worker import url_of
 
 
 def told(lines: Iterable[Line], level: str = "") -> list[str]:
@@ -68,7 +65,7 @@ def test_every_kind_of_server(redisq: Redisq, each_server: RedisServer) -> None:
 
 def test_a_server_as_the_readme_has_it(redisq: Redisq) -> None:
     """Is all right: 0, for people as well."""
-    (conf,) = re.findall(r"^```conf\n(.*?)^```", REDIS, re.M | re.S)
+    (conf,) = blocks("docs/operate/redis.md", "conf")
     options = [part for line in conf.splitlines() for part in f"--{line}".split()]
     with RedisServer(any_server(), *options) as server:
         ran = redisq("doctor", REDISQ_URL=server.url)
@@ -197,14 +194,13 @@ def test_rights_one_by_one(
     client.execute_command("ACL DELUSER", "crawler")
 
 
-def test_a_user_of_other_keys(redisq: Redisq, redis_server: RedisServer) -> None:
+def test_a_user_of_other_keys(redisq: Redisq, one_client: redis.Redis) -> None:
     """He may call everything, and no key of the frontier: said in a line."""
-    with redis_server.client() as client:
-        rules = ["on", ">x", "~other:*", "&*", "+@all"]
-        client.execute_command("ACL", "SETUSER", "stranger", *rules)
-        url = redis_server.url.replace("://", "://stranger:x@")
-        found = doctor(redisq, REDISQ_URL=url)
-        client.execute_command("ACL DELUSER stranger")
+    rules = ["on", ">x", "~other:*", "&*", "+@all"]
+    one_client.execute_command("ACL", "SETUSER", "stranger", *rules)
+    url = url_of(one_client).replace("://", "://stranger:x@")
+    found = doctor(redisq, REDISQ_URL=url)
+    one_client.execute_command("ACL DELUSER stranger")
     (bad,) = (what for what, of in found.items() if of == ("Rights", "problem"))
     assert "no script on keys redisq:*" in bad
 

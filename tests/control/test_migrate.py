@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -67,9 +66,8 @@ def book(number: int, **options: Any) -> Request:
 
 
 @pytest.fixture
-def old(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
+def old(one_client: redis.Redis) -> redis.Redis:
+    return one_client
 
 
 def put(old: redis.Redis, *requests: Request) -> None:

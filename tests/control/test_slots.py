@@ -15,20 +15,12 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.names import key_prefix
-from scrapy_redisq.frontier.operations import DownloadResult, Reply
+from scrapy_redisq.frontier.operations import Reply
 from tests.harness.shard import read_shard
-from tests.harness.worker import NAME, Make, Worker, ask, die, report
+from tests.harness.worker import NAME, Make, Worker, ask, die, downloaded, report
 
 PREFIX = key_prefix(NAME, 0)
 FREE, REFUSED = -2, -1  # as in lua/shared/slots/turns.lua
-
-
-def fail(worker: Worker, slot: str = "host") -> None:
-    """A download that has begun just now has failed."""
-    worker.sessions[0].outgoing.download_results.append(
-        DownloadResult(slot, 503, time.monotonic(), True)
-    )
-    ask(worker, 0)
 
 
 def claimed(reply: Reply) -> list[str]:
@@ -106,7 +98,8 @@ def test_resume_ends_a_back_off(worker: Worker, frontier: Frontier) -> None:
     """A slot that was set aside goes on at once, as if it had never failed."""
     worker.send(f"/{n}" for n in range(4))
     for _ in range(15):
-        fail(worker)
+        downloaded(worker)
+        ask(worker, 0)
         time.sleep(0.001)
     slot = frontier.slot("host")
     assert slot.set_aside

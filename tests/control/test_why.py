@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -15,11 +14,11 @@ from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.why import explain
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.growth import GrowthLimit
-from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
+from scrapy_redisq.frontier.operations import TurnReport
 from scrapy_redisq.server.condition import Condition
 from tests.control.member import waits
 from tests.harness.command import Redisq
-from tests.harness.worker import NAME, Make, Worker, ask
+from tests.harness.worker import NAME, Make, Worker, ask, downloaded
 
 S = 1_000_000
 LIMITS = {"slow": {"delay": 600}, "one": {"concurrency": 1}}
@@ -197,9 +196,7 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Make) -> None:
         first.send([f"https://{slot}/{n}" for n in range(3)], slot=slot)
     assert reason() == "unclaimed"
     frontier.pause("held")
-    first.sessions[0].outgoing.download_results.append(
-        DownloadResult("bad", 503, time.monotonic(), True, 300.0)
-    )
+    downloaded(first, slot="bad", retry_after=300.0)
     assert sorted(lease.slot for lease in ask(first, turns=[]).leases) == ["one", "one", "slow"]
     ask(first, 0, [TurnReport("slow", 0, 0, 0, 0, 0), TurnReport("one", -1, 0, 1, 0, 0)])
     assert not ask(second).leases

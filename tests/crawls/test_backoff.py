@@ -24,7 +24,7 @@ from scrapy_redisq.worker.page import Page
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import Run
-from tests.harness.worker import NAME, Make, Worker, ask
+from tests.harness.worker import NAME, Make, Worker, ask, downloaded
 
 # Judging
 
@@ -177,14 +177,6 @@ def test_hosts_that_may_hang_leave_places_to_others(judge: Judge) -> None:
 # Protocol
 
 
-def outcome(worker: Worker, failed: bool | None, slot: str = "host", **options: Any) -> None:
-    """Hand in how a download ended that has begun just now."""
-    status = {True: 503, False: 200, None: 500}[failed]
-    worker.sessions[0].outgoing.download_results.append(
-        DownloadResult(slot, status, options.pop("begun", time.monotonic()), failed, **options)
-    )
-
-
 def state(client: redis.Redis, slot: str = "host") -> dict[str, str]:
     found = client.hgetall(f"redisq:{{{NAME}:0}}:slot:{slot}")
     return {name.decode(): value.decode() for name, value in found.items()}
@@ -199,7 +191,7 @@ def test_pauses_grow_until_a_success(
     worker = member()
     worker.send(["/0"])
     for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10):
-        outcome(worker, True)
+        downloaded(worker)
         began = time.monotonic()
         ask(worker, 0)
         seconds, micros = client.time()
@@ -207,10 +199,10 @@ def test_pauses_grow_until_a_success(
         assert left <= pause
         assert left + time.monotonic() - began >= pause * 0.45
         client.hset(f"redisq:{{{NAME}:0}}:slot:host", "parked", 0)
-    outcome(worker, False, begun=began - 1)
+    downloaded(worker, False, begun=began - 1)
     ask(worker, 0)
     assert state(client)["fails"] == "10"
-    outcome(worker, False)
+    downloaded(worker, False)
     ask(worker, 0)
     assert "fails" not in state(client)
 
@@ -219,10 +211,10 @@ def test_what_began_before_counts_once(worker: Worker, client: redis.Redis) -> N
     """Downloads that were in progress when one failed say nothing new when they fail, too."""
     began = time.monotonic() - 0.1
     for _ in range(5):
-        outcome(worker, True, begun=began)
+        downloaded(worker, begun=began)
         ask(worker, 0)
     assert state(client)["fails"] == "1"
-    outcome(worker, None)
+    downloaded(worker, None)
     ask(worker, 0)
     assert (state(client)["fails"], state(client)["status"]) == ("1", "500")
 
@@ -233,7 +225,7 @@ def test_one_request_is_tried(member: Make) -> None:
     first, second = member(), member()
     first.send(f"/{n}" for n in range(20))
     for _ in range(6):
-        outcome(first, True)
+        downloaded(first)
         ask(first, 0)
         time.sleep(0.001)
     reply = wait_until(lambda: (r := ask(second)).leases and r, 20, "a try")
@@ -242,7 +234,7 @@ def test_one_request_is_tried(member: Make) -> None:
     assert (tokens, trouble) == (1, 1)
     for _ in range(20):
         assert ask(first).leases == []
-    outcome(second, False)
+    downloaded(second, False)
     ask(second, 0)
     assert len(ask(first).leases) > 1
 
@@ -257,9 +249,9 @@ def test_a_crawl_waits_for_what_is_not_set_aside(member: Make, client: redis.Red
             worker.finish(lease, "dead", reason="retries")
         else:
             worker.finish(lease, "backed_off", entry=lease.entry)
-            outcome(worker, True, slot="busy", retry_after=60.0)
+            downloaded(worker, slot="busy", retry_after=60.0)
     for _ in range(2):
-        outcome(worker, True, slot="down")
+        downloaded(worker, slot="down")
         ask(worker, 0)
         time.sleep(0.001)
     assert client.zrange(f"redisq:{{{NAME}:0}}:aside", 0, -1) == [b"down"]
@@ -274,7 +266,7 @@ def test_backed_off_goes_to_the_front(worker: Worker) -> None:
     assert isinstance(lease, Lease)
     for expected, entry in ((b"first", b"first"), (b"/1", b"second")):
         worker.finish(lease, "backed_off", entry=entry)
-        outcome(worker, True)
+        downloaded(worker)
         ask(worker, 0)
         reply = wait_until(lambda: (r := ask(worker, 1)).leases and r, 20, "the pause is over")
         (lease,) = reply.leases

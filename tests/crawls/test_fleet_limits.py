@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,6 @@ from lab.servers import RedisServer
 from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle, limit_of, parse_rate
-from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import (
@@ -35,7 +33,7 @@ from tests.harness.crawl import (
     lateness,
     wait_until_joined,
 )
-from tests.harness.worker import NAME, Make, Worker, ask
+from tests.harness.worker import NAME, Make, ask, downloaded
 
 FLEET = {"REDISQ_FLEET_LIMITS": True}
 THROTTLED = {"REDISQ_AUTOTHROTTLE": True}
@@ -222,12 +220,6 @@ def test_a_request_can_be_left_out() -> None:
 # Protocol
 
 
-def answered(worker: Worker, latency: float | None, status: int = 200) -> None:
-    """Hand in an answer that has come just now."""
-    outcome = DownloadResult("host", status, time.monotonic(), failed=None, latency=latency)
-    worker.sessions[0].outgoing.download_results.append(outcome)
-
-
 def delay(client: redis.Redis) -> float | None:
     """Seconds that latencies have come to, None if nothing is known."""
     found = client.hget(f"redisq:{{{NAME}:0}}:slot:host", "throttle")
@@ -251,11 +243,11 @@ def test_delays_are_those_of_scrapys_autothrottle(
         latency = round(randomly.lognormvariate(-1, 1.5), 6)
         status = randomly.choice([200, 200, 200, 404, 301, 503])
         worker = workers[number % 2]
-        answered(worker, latency, status)
+        downloaded(worker, None, status=status, latency=latency)
         scrapys._adjust_delay(slot, latency, Response("http://host", status=status))
         if randomly.random() < 0.3:
-            answered(worker, None)
-            answered(worker, latency)
+            downloaded(worker, None, status=200)
+            downloaded(worker, None, status=200, latency=latency)
             scrapys._adjust_delay(slot, latency, Response("http://host"))
         ask(worker, 0)
         assert delay(client) == pytest.approx(slot.delay, abs=3e-6)

@@ -26,7 +26,7 @@ from scrapy_redisq.serialization.identity import (
 )
 from tests.harness.crawl import Run, constants, finish
 from tests.harness.shard import read_shard
-from tests.harness.worker import NAME, Worker, as_stored, member
+from tests.harness.worker import NAME, Worker, as_stored, ask, member
 
 URL = "http://a.example/"
 
@@ -140,9 +140,7 @@ class TestUnfiltered:
         client.eval(fill, 1, prefix + "0")
         for identity, expected in ((b"n" * 16, 1), (b"m" * 16, 1), (b"n" * 16, 0), (b"o" * 16, 0)):
             worker.enqueue("x", filtered=False, identity=identity, asked=calls.RECENT)
-            reply = worker.exchange()
-            assert reply is not None
-            assert len(reply.accepted) == expected
+            assert len(ask(worker, 0).accepted) == expected
         assert client.scard(prefix + "1") == 1
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.recurrence import Answer as Known
@@ -208,11 +208,10 @@ def test_seen_for_a_while(crawl: Run) -> None:
     assert "Traceback" not in worker.log
 
 
-def test_what_is_no_request(redis_server: RedisServer) -> None:
+def test_what_is_no_request(frontier: Frontier) -> None:
     """Of whoever else writes to Redis: it hides nothing that comes again."""
-    with Frontier.from_url(redis_server.url, "books") as frontier:
-        frontier.push(["https://books.example/"], every="1d", after="1h")
-        for member in ("x redisq_every", "7:0:x:redisq_every", b"8:0:1:\xffredisq_every"):
-            frontier.client.zadd("redisq:{books:0}:delayed", {member: 9e15})
-        assert [one["every"] for one in frontier.schedule()] == [86_400]
-        assert frontier.unschedule("https://books.example/") == 1
+    frontier.push(["https://books.example/"], every="1d", after="1h")
+    for member in ("x redisq_every", "7:0:x:redisq_every", b"8:0:1:\xffredisq_every"):
+        frontier.client.zadd("redisq:{books:0}:delayed", {member: 9e15})
+    assert [one["every"] for one in frontier.schedule()] == [86_400]
+    assert frontier.unschedule("https://books.example/") == 1

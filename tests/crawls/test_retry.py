@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.serialization.meta import delay_of
 from scrapy_redisq.serialization.request_fields import loads_fields
 from scrapy_redisq.worker.politeness.retry_pause import retry_after, retry_pause
-from tests.harness.crawl import LATENESS, Busy, Run
+from tests.harness.crawl import LATENESS, Busy, Run, gaps
 
 LATE = 1.0
 """Seconds after it is due by which a request has begun, on a machine that does nothing else."""
@@ -29,10 +28,9 @@ RETRIES_ONLY = {"REDISQ_BACKOFF_CODES": ""}
 LINKS = '<html><a href="/1">1</a></html>'
 
 
-def gaps(site: Site, path: str) -> list[float]:
+def pauses(site: Site, path: str) -> list[float]:
     """Seconds between the requests for ``path``."""
-    at = [hit.at for hit in site.hits if hit.path == path]
-    return [after - before for before, after in itertools.pairwise(at)]
+    return gaps(hit.at for hit in site.hits if hit.path == path)
 
 
 def failing(times: int, status: int = 503, **headers: str) -> Callable[[str], Answer | str]:
@@ -104,7 +102,7 @@ class TestAddon:
             settings["REDISQ_RETRY_DELAYS"] = "300"
             settings["DUPEFILTER_CLASS"] = "scrapy.dupefilters.RFPDupeFilter"
             worker = crawl("follow", site, settings=settings).wait()
-            assert max(gaps(site, "/0")) < 300
+            assert max(pauses(site, "/0")) < 300
         assert worker.reason == "finished"
         assert worker.stats["retry/count"] == 2
         assert len(worker.items()) == 1
@@ -117,7 +115,7 @@ class TestRetries:
             settings = {**RETRIES_ONLY, **LATENESS, "REDISQ_RETRY_DELAYS": "0.5,1"}
             busy = Busy(redis_server)
             worker = crawl("follow", site, settings=settings).wait()
-            first, second = gaps(site, "/0")
+            first, second = pauses(site, "/0")
             lost = busy.took([worker])
         assert 0.5 <= first < 0.5 + LATE + lost
         assert 1 <= second < 1 + LATE + lost
@@ -135,7 +133,7 @@ class TestRetries:
         with Site(failing(1, status=500, **{"Retry-After": "1"})) as site:
             settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "0.01"}
             assert crawl("follow", site, settings=settings).wait().reason == "finished"
-            (gap,) = gaps(site, "/0")
+            (gap,) = pauses(site, "/0")
             assert gap >= 1
 
     @pytest.mark.parametrize(
@@ -166,7 +164,7 @@ class TestRetries:
             settings = {**LATENESS, "REDISQ_RETRY_DELAYS": "0.5"}
             worker = crawl("again", site, settings=settings).wait()
             lost = busy.took([worker])
-            assert all(0.5 <= gap < 0.5 + LATE + lost for gap in gaps(site, "/0"))
+            assert all(0.5 <= gap < 0.5 + LATE + lost for gap in pauses(site, "/0"))
             assert site.counts() == {"/0": 3, "/mend": 2}
         assert [item["retries"] for item in worker.items()] == [2]
         assert worker.stats["retry/reason_count/empty"] == 2
@@ -201,7 +199,7 @@ class TestRetries:
         page = failing(1)
         with Site(lambda path: page(path) if path == "/side" else "<html></html>") as site:
             worker = crawl("inline", site, settings={"REDISQ_RETRY_DELAYS": "300"}).wait()
-            assert max(gaps(site, "/side")) < 300
+            assert max(pauses(site, "/side")) < 300
         assert [item["meta"] for item in worker.items()] == [False]
 
 

@@ -18,7 +18,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.middlewares.robots import MAX_TEXT, asked_delay, heeded
 from tests.harness.crawl import Crawl, Run, constants, finish, gaps
-from tests.harness.worker import EXACT, NAME, Worker, key
+from tests.harness.worker import EXACT, NAME, Worker, ask, key
 
 HOST = "a.example:8080"
 
@@ -148,8 +148,7 @@ def test_delay_of_a_slot(tell: Callable[..., bool], worker: Worker, client: redi
         assert news == b"0 slot"
         assert tell(worker, 0.4) is False
     assert 3_000_000 < client.pttl(key("slot:slot")) <= 3_600_000
-    reply = worker.exchange(10)
-    assert reply is not None
+    reply = ask(worker, 10)
     assert len(reply.leases) == 3  # at once, after 0.4 and after 0.8 s
     assert reply.turns[0][5] == 400_000
 

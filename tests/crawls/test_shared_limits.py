@@ -16,10 +16,10 @@ from scrapy_redisq.errors import ConfigurationMismatch, SettingError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import parse_limit
 from scrapy_redisq.frontier.names import limits_channel
-from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
+from scrapy_redisq.frontier.operations import TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.settings.settings import RedisqSettings
-from tests.harness.worker import EXACT, Make, Worker, ask
+from tests.harness.worker import EXACT, Make, Worker, ask, downloaded
 
 SLOT = "redisq:limits:{both}:slot:host"
 
@@ -168,9 +168,7 @@ def test_news_of_a_host(member: Make, client: redis.Redis) -> None:
     channel.subscribe(limits_channel("both"))
     ask(first, 1)
     ask(second, 1)
-    first.sessions[0].outgoing.download_results.append(
-        DownloadResult("host", 503, time.monotonic(), True, 5.0)
-    )
+    downloaded(first, retry_after=5.0)
     ask(first, 0)
     message = wait_until(lambda: channel.get_message(timeout=1), 5, "the news")
     assert message["data"].endswith(b" host")

@@ -11,8 +11,8 @@ from tests.dashboard.served import Served
 
 
 @pytest.fixture(scope="module")
-def _served(_one_server: RedisServer) -> Iterator[Served]:
-    with contextlib.closing(Served(_one_server.url)) as served:
+def _served(_server_of: Callable[[str], RedisServer]) -> Iterator[Served]:
+    with contextlib.closing(Served(_server_of("").url)) as served:
         yield served
 
 

@@ -113,17 +113,13 @@ class Served(Answering):
             response = connection.getresponse()
             return Answer(response.status, response.headers, response.read())
 
-    def get(self, path: str) -> Any:
-        """What an own page reads."""
-        answer = self.ask(path)
-        assert answer.status == 200, answer
-        return answer.json
-
-    def post(self, path: str, body: object) -> Any:
-        """What an own page changes."""
+    def get(self, path: str, body: object = None) -> Any:
+        """What an own page reads, or changes by a body."""
         answer = self.ask(path, body)
         assert answer.status == 200, answer
         return answer.json
+
+    post = get
 
     @property
     def token(self) -> dict[str, str]:

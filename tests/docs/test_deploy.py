@@ -17,7 +17,6 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from scrapy.settings import default_settings
 
-from lab.servers import RedisServer
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.ops.autoscale import CrawlCommand
@@ -26,6 +25,7 @@ from scrapy_redisq.ops.metrics.families import EVENTS, METRICS, STATES, WAITS
 from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
+from tests.docs.test_readme import blocks
 from tests.harness.command import run_well
 
 yaml = pytest.importorskip("yaml", reason="NO PyYAML: deploy/ is not tested")
@@ -36,7 +36,6 @@ TEXTS = {path: path.read_text("utf-8") for path in sorted(DEPLOY.rglob("*")) if 
 YAMLS = [text for path, text in TEXTS.items() if path.suffix in {".yml", ".yaml"}]
 DOCUMENTS = [document for text in YAMLS for document in yaml.safe_load_all(text)]
 UNITS = sorted((DEPLOY / "systemd").iterdir())
-REDIS = (ROOT / "docs/operate/redis.md").read_text("utf-8")
 SETTINGS = {setting.name: setting for setting in settings_of(RedisqSettings)}
 
 
@@ -87,8 +86,7 @@ def test_settings() -> None:
 
 def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines for settings.py do that."""
-    text = (ROOT / "docs/operate/deploy.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (code,) = blocks("docs/operate/deploy.md", "python")
     monkeypatch.setenv("REDISQ_LEASE_TTL", "77")
     settings: dict[str, Any] = {}
     exec(code, settings)
@@ -110,14 +108,14 @@ def test_grace_periods() -> None:
 
 def test_redis_is_configured_as_documented() -> None:
     """In the container and in Kubernetes."""
-    (block,) = re.findall(r"```conf\n(.*?)```", REDIS, re.S)
+    (block,) = blocks("docs/operate/redis.md", "conf")
     wanted = set(block.splitlines())
     (config,) = [document for document in DOCUMENTS if document.get("kind") == "ConfigMap"]
     for text in (TEXTS[DEPLOY / "redis.conf"], config["data"]["redis.conf"]):
         assert wanted <= set(text.splitlines())
 
 
-def test_what_keda_asks(redis_server: RedisServer) -> None:
+def test_what_keda_asks(frontier: Frontier) -> None:
     """Its URL is one that the exporter answers, and the value is there; zero is no activation."""
     scaled = [one for one in DOCUMENTS if one.get("kind") in {"ScaledObject", "ScaledJob"}]
     triggers = [trigger for one in scaled for trigger in one["spec"]["triggers"]]
@@ -130,8 +128,7 @@ def test_what_keda_asks(redis_server: RedisServer) -> None:
         assert (url.port, url.path) == (9449, "/scale/books")
         # KEDA asks from a namespace of its own.
         assert re.fullmatch(r"redisq-exporter\.[a-z-]+\.svc", url.hostname or "")
-        with Frontier.from_url(redis_server.url, "books") as frontier:
-            told = scale(frontier, dict(parse_qsl(url.query)))
+        told = scale(frontier, dict(parse_qsl(url.query)))
         assert told[metadata["valueLocation"]] == 1, "the run has not begun"
 
 

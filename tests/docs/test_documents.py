@@ -6,17 +6,13 @@ import ast
 import re
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
-import scrapy_redisq
 from scrapy_redisq import reasons
-from tests.docs.test_architecture import draw, in_one_process
+from tests.docs.test_architecture import PACKAGE, ROOT, draw, in_one_process
 
-PACKAGE = Path(scrapy_redisq.__file__).parent
-ROOT = PACKAGE.parent
 LUA = PACKAGE / "frontier" / "lua"
 
 DOCUMENTS = [

@@ -268,11 +268,10 @@ def test_fields_of_status(redisq: Redisq) -> None:
         redisq("push", "books", "http://host.example/")
 
 
-def test_fields_of_slots(redis_server: RedisServer) -> None:
+def test_fields_of_slots(frontier: Frontier) -> None:
     """`slots --json` has exactly the fields that docs/operate/watching.md lists."""
-    with Frontier.from_url(redis_server.url, "books") as frontier:
-        frontier.push(["http://host.example/"])
-        told = frontier.slot("host.example").to_json()
+    frontier.push(["http://host.example/"])
+    told = frontier.slot("host.example").to_json()
     of_slots = tables("docs/operate/watching.md")[-1]
     words = {name for row in of_slots for name in re.findall(r"`(\w+)`", row[0])}
     assert words == {"frontier", *told}

@@ -6,17 +6,14 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
-import scrapy_redisq
 from scrapy_redisq.control.frontier_status import SINK_COUNTS
 from scrapy_redisq.serialization.identity import ID_KEY
 from scrapy_redisq.serialization.meta import DELAY_KEY, SESSION_KEY, WANTED_KEY
 from scrapy_redisq.serialization.recurrence import EVERY_KEY, SEEN_TTL_KEY
-from tests.docs.test_architecture import draw, in_one_process
+from tests.docs.test_architecture import PACKAGE, ROOT, draw, in_one_process
 
-PACKAGE = Path(scrapy_redisq.__file__).parent
-REFERENCE = PACKAGE.parent / "docs/reference"
+REFERENCE = ROOT / "docs/reference"
 
 pytestmark = in_one_process
 

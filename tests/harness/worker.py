@@ -17,7 +17,7 @@ import redis
 from msgspec.structs import replace
 
 from scrapy_redisq.errors import FrontierLost
-from scrapy_redisq.frontier import admin, calls, runs
+from scrapy_redisq.frontier import admin, calls, operations, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.exchange import unpack_links
 from scrapy_redisq.frontier.limits import GIVE_UP
@@ -367,6 +367,15 @@ def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Rep
     reply = worker.exchange(want, turns=turns)
     assert reply is not None
     return reply
+
+
+def downloaded(
+    worker: Worker, failed: bool | None = True, slot: str = "host", **options: Any
+) -> None:
+    """Hand in how a download ended that has begun just now, if ``options`` say nothing else."""
+    usual = {"status": {True: 503, False: 200, None: 500}[failed], "begun": time.monotonic()}
+    result = operations.DownloadResult(slot, failed=failed, **{**usual, **options})
+    worker.sessions[0].outgoing.download_results.append(result)
 
 
 def report(slot: str = "host", *, since: int = -1, tat: int = 0, **more: int) -> list[TurnReport]:

@@ -17,7 +17,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import admin, calls
 from scrapy_redisq.frontier.scripts import execute
-from tests.harness.worker import EXACT, NAME, Worker, ask, die, key, member, url_of
+from tests.harness.worker import NAME, Worker, ask, die, key, member, url_of
 
 ENTRY = b"\x01%s"
 """By its first byte a worker knows what it can read."""
@@ -206,10 +206,9 @@ def test_a_dupefilter_that_nobody_knows(client: redis.Redis) -> None:
         member(client)
 
 
-def test_many_priorities_of_a_slot(client: redis.Redis) -> None:
+def test_many_priorities_of_a_slot(client: redis.Redis, worker: Worker) -> None:
     """A slot with tens of thousands of them is shown and reset in steps that are bounded."""
     most, levels = 1_200, 20_000
-    worker = Worker(client, NAME, EXACT)
     add(worker, "a")
     client.zadd(key("levels:host"), {str(n): -n for n in range(1, levels)})
     for n in range(1, levels, 100):

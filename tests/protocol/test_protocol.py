@@ -136,8 +136,7 @@ def test_limits_of_a_batch(worker: Worker) -> None:
     """An exchange carries a bounded number of operations, bytes and claims, in their order."""
     for n in range(MAX_OPERATIONS + 5):
         worker.enqueue(f"{n}")
-    reply = worker.exchange(1_000)
-    assert reply is not None
+    reply = ask(worker, 1_000)
     assert len(reply.accepted) == MAX_OPERATIONS
     assert len(reply.leases) == MAX_CLAIMS
     assert worker.waiting() == 5

@@ -112,8 +112,8 @@ def page(worker: Worker) -> Lease:
     return lease
 
 
-def link(worker: Worker, lease: Lease, url: str = "link", shard: int = 1) -> None:
-    """The page asks for a page of another shard, which hears of it."""
+def link(worker: Worker, lease: Lease | None, url: str = "link", shard: int = 1) -> None:
+    """The page, or start() with None, asks for a page of another shard, which hears of it."""
     worker.enqueue(url, slot=HOSTS[shard], page=lease)
     worker.exchange(shard=shard)
 
@@ -211,16 +211,14 @@ def test_shard_0_waits_for_start_requests_elsewhere(servers: Servers) -> None:
     for it. The run is not complete, and whoever comes next asks for it again."""
     first = servers.member()
     before = servers.keys(1)
-    first.enqueue("start", slot=HOSTS[1])
-    first.exchange(shard=1)
+    link(first, None, "start")
     first.exchange_all()
     servers.lose(1, before)
     die(servers, first)
     assert first.do(runs.conclude(NAME)) is None
     second = servers.member()
     assert second.joined.run == first.joined.run
-    second.enqueue("start", slot=HOSTS[1])
-    second.exchange(shard=1)
+    link(second, None, "start")
     (lease,) = second.claim(1, shard=1)
     second.finish(lease)
     assert end(second, servers)
@@ -263,8 +261,7 @@ def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
         assert end(old, servers)
         before = servers.keys(0) if left == "a complete run" else before
         first = servers.member()
-        first.enqueue("link", slot=HOSTS[1])
-        first.exchange(shard=1)
+        link(first, None)
         servers.lose(0, before)
         die(servers, first)
         terms = Terms(NAME, CONFIG, 600.0, 5, 100, 10_000, young=600.0)
@@ -273,8 +270,7 @@ def test_shard_0_has_lost_a_young_run(servers: Servers, left: str) -> None:
         one, other = in_turn(cast(Any, servers), joins, random.Random(seed))
         second = servers.member()
         assert one.run == other.run == second.joined.run != first.joined.run
-        second.enqueue("start", slot=HOSTS[1])
-        second.exchange(shard=1)
+        link(second, None, "start")
         assert sorted(fetched(second)) == ["link", "start"]
 
 
@@ -294,8 +290,7 @@ def test_a_shard_that_still_has_the_run_before_the_lost_one(
     the worker was killed before it came there."""
     old = servers.member()
     for shard, url in enumerate("abc"):
-        old.enqueue(url, slot=HOSTS[shard])
-        old.exchange(shard=shard)
+        link(old, None, url, shard)
         (lease,) = old.claim(1, shard=shard)
         old.finish(lease)
         old.exchange(shard=shard)
@@ -310,8 +305,7 @@ def test_a_shard_that_still_has_the_run_before_the_lost_one(
     second = servers.member()
     assert second.joined.run == new.run not in {old.joined.run, first.joined.run}
     for shard, url in enumerate("abc"):
-        second.enqueue(url, slot=HOSTS[shard])
-        second.exchange(shard=shard)
+        link(second, None, url, shard)
         assert fetched(second, shard) == [url]
 
 
@@ -322,8 +316,7 @@ def test_two_runs_are_lost_one_after_the_other(servers: Servers, forgets: Sequen
     assert end(servers.member(), servers)
     before = [servers.keys(shard) for shard in range(3)]
     first = servers.member()
-    first.enqueue("link", slot=HOSTS[2])
-    first.exchange(shard=2)
+    link(first, None, "link", 2)
     left = servers.keys(2)
     for shard in forgets:
         servers.lose(shard, before[shard])
@@ -378,8 +371,7 @@ def test_a_requeue_to_a_shard_that_has_lost_its_seal(
     """The run is complete but for a dead letter of a shard, which has lost what came after that.
     It goes on with what is requeued: another one would delete it."""
     worker = servers.member()
-    worker.enqueue("page", slot=HOSTS[1])
-    worker.exchange(shard=1)
+    link(worker, None, "page")
     (lease,) = worker.claim(1, shard=1)
     worker.finish(lease, "dead", reason="download")
     for _ in range(5):

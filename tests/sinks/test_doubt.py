@@ -24,6 +24,7 @@ from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from tests.harness.in_loop import in_a_loop, results, until
 from tests.harness.pipelines import in_a_crawl, opened
 from tests.sinks.tables import table_of, url_column
+from tests.sinks.test_database import urls
 
 
 @dataclass
@@ -64,10 +65,6 @@ def put(sink: DatabasePipeline, *items: Any) -> list[asyncio.Task[Any]]:
 
 def books(count: int, stock: int = 1) -> list[Book]:
     return [Book(f"u{number:03}", stock) for number in range(count)]
-
-
-def urls(database: Database) -> list[str]:
-    return sorted(url for (url,) in database.query("SELECT url FROM book"))
 
 
 ACTIONS = {
@@ -174,7 +171,7 @@ async def test_a_row_that_is_alone_takes_longer_than_it_may(
         await results(put(sink, Book("before")))
         let(each_database, "is slow", "NEW.stock = 13")
         assert await results(put(sink, *books(6, 13), Book("a"))) == [ItemRefused] * 6 + [None]
-    assert urls(each_database) == ["a", "before"]
+    assert urls(each_database, "book") == ["a", "before"]
 
 
 LOCKS = {
@@ -246,7 +243,7 @@ async def test_a_row_that_ends_its_connection(each_database: Database) -> None:
         assert await results(tasks) == [None] * 40 + [ItemRefused] + [None] * 40
         assert await results(first) == [ItemRefused]
         assert not sink._batches.writer._away
-    assert len(urls(each_database)) == 40
+    assert len(urls(each_database, "book")) == 40
 
 
 @in_a_loop
