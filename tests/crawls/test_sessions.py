@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from lab.servers import wait_until
 from lab.site import Answer, Site, address
 from tests.harness.crawl import Run, finish
@@ -59,7 +61,8 @@ def test_it_leaves_places_to_others(crawl: Run) -> None:
         wait_until(lambda: len(site.starts().get(address(1), ())) == 31, 15, "the other host")
 
 
-def test_it_takes_turns_with_others(crawl: Run) -> None:
+@pytest.mark.parametrize(("places", "stored_by_then"), [(2, 5), (6, 15)])
+def test_it_takes_turns_with_others(crawl: Run, places: int, stored_by_then: int) -> None:
     """Without limits, too: hosts of sessions could keep all places busy until these end."""
     page = linked(hub=" ".join(f"/p{n}" for n in range(40)))
     with (
@@ -69,12 +72,12 @@ def test_it_takes_turns_with_others(crawl: Run) -> None:
         *kept, stored = site.urls(3).split()
         sessions = [{"url": f"{url}/hub", "meta": {"redisq_session": url}} for url in kept]
         frontier.push(sessions)
-        worker = crawl("sessions", site, settings={"CONCURRENT_REQUESTS": 2})
+        worker = crawl("sessions", site, settings={"CONCURRENT_REQUESTS": places})
         wait_until(lambda: len(site.hits) > 6, 15, "all places are taken")
         frontier.push([f"{stored}/hub"])
         finish([worker])
         at = site.starts(41)
-        assert at[address(2)][5] < at[address(0)][30]
+        assert at[address(2)][stored_by_then] < at[address(0)][30]
 
 
 def test_its_worker_dies(crawl: Run) -> None:
