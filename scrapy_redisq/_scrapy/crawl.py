@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -73,10 +74,14 @@ def spare_what_stays() -> None:
     tenth of a crawl's time. A process of several crawls would keep the garbage of each, so this is
     done once."""
     _, command = running_command() or ("", None)
-    is_alone = type(command).__module__ in {"scrapy.commands.crawl", "scrapy.commands.runspider"}
-    if is_alone and not gc.get_freeze_count():
-        gc.freeze()
-        atexit.register(gc.unfreeze)  # then files that nobody has closed are written to the end
+    if type(command).__module__ in {"scrapy.commands.crawl", "scrapy.commands.runspider"}:
+        _freeze()
+
+
+@functools.cache
+def _freeze() -> None:
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # then files that nobody has closed are written to the end
 
 
 def spider_arguments(crawler: Crawler) -> dict[str, Any] | None:
