@@ -29,7 +29,7 @@ LEFT = {
 }
 """The kinds of keys that a complete run may leave."""
 
-GONE = {"worker", "workers"}
+GONE = {"worker", "workers", "tokens"}
 """Those of workers that were killed when all was done, in a run that nobody completes, or that were
 cut off or not heard at their end, or whose end a server has forgotten."""
 
