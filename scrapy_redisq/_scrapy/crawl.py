@@ -70,9 +70,9 @@ def running_command() -> tuple[str, object] | None:
 
 def spare_what_stays() -> None:
     """In a process of one crawl, keep Python's garbage collector from all that is there by now:
-    modules, Scrapy, the crawl. It stays to the end, and each full collection would look at it: a
-    tenth of a crawl's time. A process of several crawls would keep the garbage of each, so this is
-    done once."""
+    modules, Scrapy, the crawl. It stays to the end, and each full collection would look at it:
+    about a tenth of a crawl's time. A process of several crawls would keep the garbage of each, so
+    this is done once."""
     _, command = running_command() or ("", None)
     if type(command).__module__ in {"scrapy.commands.crawl", "scrapy.commands.runspider"}:
         _freeze()

@@ -41,7 +41,7 @@ class BackPressure:
     ) -> None:
         self.limit = limit
         self.holds_back = False
-        """``start()`` waits for room."""
+        """``start()``, or a feed, waits for room."""
         self._unfinished = unfinished
         self._closing = closing
         self._fills: list[ServerState] = []
